@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from hpckit.model.plain import to_plain, without_nan
-from hpckit.report.escape import escaped, escaped_json
+from hpckit.model.plain import replace_nan_with_null, to_plain
+from hpckit.report.escape import escape_controls, escape_json
 from hpckit.values import dataclass, field
 
 NO_LOCAL = "HPCKIT_NO_LOCAL"
@@ -28,12 +28,12 @@ Tell = Callable[[int, int], None]
 """Called with the number of steps done and the total."""
 
 
-def random_token() -> str:
+def random_launch_token() -> str:
     """Return a token that distinguishes two launches of the same second."""
     return os.urandom(3).hex()
 
 
-def read_answer() -> str:
+def read_line_from_stdin() -> str:
     """Return a line of standard input, empty at the end of the input."""
     return "" if sys.stdin is None else sys.stdin.readline()
 
@@ -53,40 +53,40 @@ class Context:
     stderr: TextIO
     now: Callable[[], datetime]
     sleep: Callable[[float], None]
-    token: Callable[[], str] = random_token
+    token: Callable[[], str] = random_launch_token
     heard: dict[tuple[str, ...], Callable[[], str]] = field(default_factory=dict)
-    answer: Callable[[], str] = read_answer
+    answer: Callable[[], str] = read_line_from_stdin
     meter: Callable[[str, Context], AbstractContextManager[Tell]] | None = None
     output_open: bool = True
 
     @property
-    def terminal(self) -> bool:
+    def has_terminal(self) -> bool:
         """Whether a person is watching: live views are for terminals, plain lines for the rest."""
         return self.stdout.isatty()
 
-    def progress(self, what: str, *, quiet: bool = False) -> AbstractContextManager[Tell]:
+    def show_progress(self, what: str, *, quiet: bool = False) -> AbstractContextManager[Tell]:
         """Return a receiver for the progress of `what`; it may draw nothing.
 
         It draws nothing if `quiet`, or if standard error is not a terminal.
         """
         if quiet or self.meter is None or not self.stderr.isatty():
-            return _undrawn()
+            return _draw_no_progress()
         return self.meter(what, self)
 
     def say(self, text: str) -> None:
         """Write a line to standard output; control characters in it are shown, not interpreted."""
-        self.stdout.write(escaped(text) + "\n")
+        self.stdout.write(escape_controls(text) + "\n")
         self.stdout.flush()
 
     def note(self, text: str) -> None:
         """Write a note to standard error, so that standard output holds only what was asked for."""
-        self.stderr.write(f"hpckit: {escaped(text)}\n")
+        self.stderr.write(f"hpckit: {escape_controls(text)}\n")
         self.stderr.flush()
 
     def note_more(self, text: str) -> None:
         """Write further lines of the previous note, indented."""
         for line in text.splitlines():
-            self.stderr.write(f"  {escaped(line)}\n")
+            self.stderr.write(f"  {escape_controls(line)}\n")
         self.stderr.flush()
 
     def say_json(self, value: object) -> None:
@@ -94,28 +94,28 @@ class Context:
         plain = to_plain(value)
         text = self.json_line(plain)
         # Python's json indents without its C code: ten thousand runs take seconds.
-        self.say(self._json(plain, indent=2) if len(text) < _LONG else text)
+        self.say(self._format_json(plain, indent=2) if len(text) < _LONG else text)
 
     def json_line(self, value: object) -> str:
         """Return JSON in one line, in characters that standard output can encode.
 
         JSON has neither NaN nor infinite numbers: null stands for them.
         """
-        return self._json(value, indent=None)
+        return self._format_json(value, indent=None)
 
-    def _json(self, value: object, *, indent: int | None) -> str:
+    def _format_json(self, value: object, *, indent: int | None) -> str:
         # Python would otherwise escape characters that the encoding lacks in its own way, not
         # JSON's.
         whole = (self.stdout.encoding or "utf-8").lower().startswith("utf")
         write = partial(json.dumps, indent=indent, ensure_ascii=not whole, allow_nan=False)
         try:
-            return escaped_json(write(value))
+            return escape_json(write(value))
         except ValueError:  # hardly ever: not looking at each number saves seconds
-            return escaped_json(write(without_nan(value)))
+            return escape_json(write(replace_nan_with_null(value)))
 
 
 @contextmanager
-def _undrawn() -> Iterator[Tell]:
+def _draw_no_progress() -> Iterator[Tell]:
     yield lambda _done, _total: None
 
 

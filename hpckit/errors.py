@@ -148,7 +148,7 @@ def import_optional(module: str, what: str, hint: str) -> ModuleType:
         raise UsageError(message, hint=hint) from error
 
 
-def causes(error: BaseException | None) -> Iterator[BaseException]:
+def iterate_error_causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield the error and its causes, the outermost first, each once.
 
     Causes may form a circle: an error that is raised once more while another one is handled.

@@ -30,16 +30,7 @@ from hpckit.planning.stages import STAGE_KEYS, StageSettings
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "configuration.md"
 GROUPS = (
-    *(
-        "cluster",
-        "resources",
-        "parallel",
-        "checkpoint",
-        "recovery",
-        "preflight",
-        "observe",
-        "tracker",
-    ),
+    *("cluster", "resources", "parallel", "checkpoint", "recovery", "preflight", "observe", "tracker"),
     *("notify", "experiment"),
 )
 HEAD = """\
@@ -85,7 +76,7 @@ def reference() -> str:
     """Return the page."""
     fields = dataclasses.fields(LaunchConfig)
     hints = typing.get_type_hints(LaunchConfig)
-    sections = {one.name: hints[one.name] for one in fields if one.name in _sections(hints)}
+    sections = {field.name: hints[field.name] for field in fields if field.name in _sections(hints)}
     names = ", ".join(f"[`{name}`](#{name})" for name in sections)
     parts = [HEAD.format(names=names), *_table(LaunchConfig, "")]
     for name, kind in sections.items():
@@ -136,9 +127,7 @@ def docstrings(kind: type[Any]) -> dict[str, str]:
     """Return the docstring below each field or member of a class, as one line."""
     module = ast.parse(Path(inspect.getfile(kind)).read_text(encoding="utf-8"))
     body = next(
-        one.body
-        for one in module.body
-        if isinstance(one, ast.ClassDef) and one.name == kind.__name__
+        one.body for one in module.body if isinstance(one, ast.ClassDef) and one.name == kind.__name__
     )
     found: dict[str, str] = {}
     for line, following in itertools.pairwise(body):
@@ -167,7 +156,7 @@ def _type(hint: Any) -> str:
     """Return the type with a space behind it, or nothing where the row lists what is allowed."""
     arguments = [one for one in typing.get_args(hint) if one is not type(None)]
     if isinstance(hint, types.UnionType):
-        return " or ".join(dict.fromkeys(_type(one).strip() for one in arguments)) + " "
+        return " or ".join(dict.fromkeys(_type(argument).strip() for argument in arguments)) + " "
     if typing.get_origin(hint) is list:
         return f"{_plural(_type(arguments[0]).strip() or 'words')} "
     if typing.get_origin(hint) is dict:
@@ -253,9 +242,7 @@ def _sets(file: Path, group: str) -> str:
     """Return what an option sets of hpckit's keys; its group's name is left out."""
     values = yaml.safe_load(file.read_text(encoding="utf-8"))
     chosen = [
-        f"{k.removeprefix('override /')}={v}"
-        for one in values.pop("defaults", ())
-        for k, v in one.items()
+        f"{k.removeprefix('override /')}={v}" for one in values.pop("defaults", ()) for k, v in one.items()
     ]
     leaves = [
         f"{key.removeprefix(f'{group}.')}={_yaml(value).replace(', ', ',')}"

@@ -58,7 +58,7 @@ product, as A100.
 def page() -> str:
     """Return the page."""
     rows = [COLUMNS, ["---"] * len(COLUMNS), *map(_cells, GPUS.values())]
-    return HEAD + "".join(f"| {' | '.join(one)} |\n" for one in rows) + TAIL
+    return HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows) + TAIL
 
 
 def _cells(gpu: GpuSpec) -> Iterator[str]:

@@ -96,7 +96,7 @@ def top(launch: Launch, context: Context, size: tuple[int, int] = (104, 24)) -> 
     """Return an SVG of `hpckit top` as it shows this launch now."""
     app_module = importlib.import_module("hpckit.features.top.app")
     reader = TopReader(launch=launch, context=context)
-    source = app_module.TopSource(reader.look, reader.redraw, reader.load, str)
+    source = app_module.TopSource(reader.read_frame, reader.rebuild_frame, reader.load_selected_curve, str)
     app = app_module.TopApp(source)
 
     async def shoot() -> str:
@@ -160,9 +160,7 @@ def main() -> None:
         wait(lambda: min(steps()) >= 399, context)  # noqa: PLR2004  # the last of 400
         hpckit(folder, "launch", *SWEEP, *words, "--wait")  # adopts what still ends
         table = hpckit(folder, "results", "--sort", "loss")
-        (PICTURES / "results.svg").write_text(
-            terminal(table, "hpckit results --sort loss"), encoding="utf-8"
-        )
+        (PICTURES / "results.svg").write_text(terminal(table, "hpckit results --sort loss"), encoding="utf-8")
         hpckit(folder, "report", "-o", "circle.html")
         report(folder / "circle.html", PICTURES / "report.png")
 

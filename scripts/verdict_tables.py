@@ -24,11 +24,10 @@ def tables() -> str:
     """Return the table of kinds with their thresholds, and the thresholds of severity."""
     kinds = ["| kind | measured | thresholds | remedy |", "|---|---|---|---|"]
     kinds += [
-        f"| `{rule.kind}` | {rule.measured} | {_listed(rule.thresholds)} | {rule.remedy} |"
-        for rule in RULES
+        f"| `{rule.kind}` | {rule.measured} | {_listed(rule.thresholds)} | {rule.remedy} |" for rule in RULES
     ]
     of_rules = {name for rule in RULES for name in rule.thresholds}
-    others = [one.name for one in fields(DEFAULT) if one.name not in of_rules]
+    others = [field.name for field in fields(DEFAULT) if field.name not in of_rules]
     return "\n".join([*kinds, "", f"Thresholds of the severity: {_listed(others)}."]) + "\n"
 
 

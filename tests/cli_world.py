@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.cli.main import main, verb_module, verb_parser
+from hpckit.cli.main import build_verb_parser, import_verb_module, main
 from hpckit.context import Context
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
@@ -22,13 +22,19 @@ from hpckit.model.launch import Cluster, ClusterKind, Code, LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.model.states import RunState
-from hpckit.planning.plan import LaunchIdentity, make_plan
-from hpckit.record.freeze import freeze
-from hpckit.record.launch_events import merged_events, record_event
+from hpckit.planning.plan import LaunchIdentity, build_launch_plan
+from hpckit.record.freeze import write_frozen_launch
+from hpckit.record.launch_events import read_merged_events, record_launch_event
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
-from hpckit.record.store import append_event, append_lines, make_folder, write_json, write_text
+from hpckit.record.store import (
+    append_event,
+    append_json_lines,
+    make_private_folder,
+    write_json,
+    write_text_atomically,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NOW = START + timedelta(minutes=10)
@@ -47,9 +53,7 @@ def _real_now() -> datetime:
     return datetime.now(UTC)
 
 
-def make_context(
-    cwd: Path = Path("/"), environ: Mapping[str, str] | None = None, **more: Any
-) -> Context:
+def make_context(cwd: Path = Path("/"), environ: Mapping[str, str] | None = None, **more: Any) -> Context:
     """Return an invocation in this folder: what it prints is kept, its clock is the real one."""
     kept: dict[str, Any] = {"stdout": io.StringIO(), "stderr": io.StringIO()}
     usual: dict[str, Any] = {"now": _real_now, "sleep": time.sleep}
@@ -65,9 +69,7 @@ def verb_said(
 ) -> Said:
     """Run `hpckit WORDS` in this process and a folder, with the real clock if none is given."""
     out, err = io.StringIO(), io.StringIO()
-    context = Context(
-        environ=dict(environ), cwd=folder, stdout=out, stderr=err, now=now, sleep=sleep
-    )
+    context = Context(environ=dict(environ), cwd=folder, stdout=out, stderr=err, now=now, sleep=sleep)
     return Said(code=main(words, context), out=out.getvalue(), err=err.getvalue())
 
 
@@ -107,10 +109,9 @@ class Desk:
             **{"cluster": Cluster(kind=kind), **settings_given},
         )
         points = [
-            SweepPoint(overrides=words, config=to_plain(settings), settings=settings)
-            for words in sweep
+            SweepPoint(overrides=words, config=to_plain(settings), settings=settings) for words in sweep
         ]
-        plan = make_plan(
+        plan = build_launch_plan(
             points,
             identity=LaunchIdentity(id=launch, created_at=created_at),
             folder=str(self.folder / launch),
@@ -118,7 +119,7 @@ class Desk:
             python="/usr/bin/python3",
         )
         snapshot = self._snapshot(files)
-        freeze(plan, scripts={0: "#!/bin/sh\n"}, snapshot=snapshot, environment={})
+        write_frozen_launch(plan, scripts={0: "#!/bin/sh\n"}, snapshot=snapshot, environment={})
         return load_launch(Path(plan.folder))
 
     def _snapshot(self, names: Sequence[str]) -> CodeSnapshot:
@@ -127,18 +128,14 @@ class Desk:
         for name in names:
             (project / name).write_text(f"{name}\n")
         files = tuple(CodeFile(path=name, size=1, executable=False) for name in names)
-        return CodeSnapshot(
-            root=project, working_dir=".", python_path=(), files=files or None, git=None
-        )
+        return CodeSnapshot(root=project, working_dir=".", python_path=(), files=files or None, git=None)
 
     def tell(self, launch: Launch, *history: events.Event) -> None:
         """Append events of the launch."""
         for event in history:
-            record_event(launch.paths, event)
+            record_launch_event(launch.paths, event)
 
-    def say(
-        self, verb: str, *words: str, terminal: bool = False, answer: Callable[[], str] = str
-    ) -> Said:
+    def say(self, verb: str, *words: str, terminal: bool = False, answer: Callable[[], str] = str) -> Said:
         """Run a verb; its errors are raised. `answer` is what a person types when asked."""
         out, err = Terminal() if terminal else io.StringIO(), io.StringIO()
         context = Context(
@@ -150,8 +147,8 @@ class Desk:
             sleep=self.sleeps.append,
             answer=answer,
         )
-        given = verb_parser(verb).parse_intermixed_args([*words, "--output-dir", str(self.folder)])
-        code = verb_module(verb).run(given, context)
+        given = build_verb_parser(verb).parse_intermixed_args([*words, "--output-dir", str(self.folder)])
+        code = import_verb_module(verb).run(given, context)
         return Said(code=code, out=out.getvalue(), err=err.getvalue())
 
 
@@ -172,7 +169,7 @@ class Writer:
     ) -> None:
         """Begin the attempt with one round of two ranks."""
         host, pid, started = process
-        make_folder(self._paths.folder)
+        make_private_folder(self._paths.folder)
         self._append(
             events.AttemptStarted(
                 at=START + timedelta(minutes=self.attempt),
@@ -188,23 +185,23 @@ class Writer:
 
     def round(self, number: int) -> None:
         """Begin a round."""
-        make_folder(self._paths.round(number).folder)
+        make_private_folder(self._paths.round(number).folder)
         at = START + timedelta(minutes=self.attempt, seconds=1)
         self._append(events.RoundStarted(at=at, round=number, world_size=2, nodes=("n1", "n2")))
 
     def log(self, rank: int, text: str, *, round_number: int = 0) -> None:
         """Write a rank's log."""
-        path = self._paths.round(round_number).log(rank)
-        make_folder(path.parent)
-        write_text(path, text)
+        path = self._paths.round(round_number).rank_log(rank)
+        make_private_folder(path.parent)
+        write_text_atomically(path, text)
 
     def agents_log(self, text: str) -> None:
         """Write the agents' log."""
-        write_text(self._paths.agents_log, text)
+        write_text_atomically(self._paths.agents_log, text)
 
     def metrics(self, step: int, **values: float) -> None:
         """Log metrics at a step, which becomes the latest."""
-        append_lines(self._paths.metrics, {"step": step, "at": START.isoformat(), **values})
+        append_json_lines(self._paths.metrics, {"step": step, "at": START.isoformat(), **values})
         write_json(self._paths.progress, {"round": 0, "step": step, "at": START.isoformat()})
 
     def tell(self, *history: events.Event) -> None:
@@ -305,7 +302,7 @@ class Shell:
 
     def events(self, folder: Path) -> list[events.Event]:
         """Return the events of a launch folder."""
-        return list(merged_events(LaunchPaths(folder)))
+        return list(read_merged_events(LaunchPaths(folder)))
 
 
 def shell_in(cwd: Path, environ: Mapping[str, str]) -> Shell:

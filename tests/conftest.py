@@ -90,9 +90,7 @@ def _ranks_are_forked() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_shared(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def _nothing_shared(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep the user's own cache out of the tests, where Slurm is asked every time."""
     monkeypatch.setenv("HPCKIT_QUEUE_AGE_S", "0")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpckit.runtime.environ import FORK_SERVER
-from hpckit.runtime.fork_server.owner import listen, start_fork_server
+from hpckit.runtime.fork_server.owner import open_fork_server_socket, start_fork_server
 
 PRELOADED = """
 import os, runpy
@@ -49,7 +49,7 @@ def shared_fork_server() -> Iterator[None]:
     """Let agents find it: importing torch for each rank would take a third of a session."""
     theirs, ours = os.pipe()
     with tempfile.TemporaryDirectory(prefix="hpckit-") as folder:
-        listener = listen(Path(folder) / "fork")
+        listener = open_fork_server_socket(Path(folder) / "fork")
         started: list[subprocess.Popen[bytes]] = []
 
         def start() -> None:

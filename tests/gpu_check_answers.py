@@ -10,12 +10,7 @@ _SUPPORTED = [
     *("busy_share", "memory_used_bytes", "temperature_c", "power_w", "power_limit_w"),
     *("energy_j", "ecc_uncorrected"),
 ]
-_LINK = {
-    "pcie_generation": 5,
-    "pcie_generation_max": 5,
-    "pcie_width": 16,
-    "pcie_width_max": 16,
-}
+_LINK = {"pcie_generation": 5, "pcie_generation_max": 5, "pcie_width": 16, "pcie_width_max": 16}
 
 
 def right_answers() -> dict[str, dict[str, Any]]:
@@ -122,21 +117,11 @@ def _transfers() -> dict[str, Any]:
 def _comm() -> dict[str, Any]:
     one = {"share": 1.1, "wrong_ranks": [], "bus_bytes_per_s": 5e10, "promise": "16 lanes"}
     names = ("host_to_device", "device_to_host")
-    return {
-        "healthy": True,
-        "findings": [],
-        "operations": [{**one, "operation": name} for name in names],
-    }
+    return {"healthy": True, "findings": [], "operations": [{**one, "operation": name} for name in names]}
 
 
 def _profile() -> dict[str, Any]:
-    summary: dict[str, Any] = {
-        "on_gpu": True,
-        "steps": 5,
-        "wall_s": 0.2,
-        "compute_s": 0.15,
-        "exposed_s": 0.0,
-    }
+    summary: dict[str, Any] = {"on_gpu": True, "steps": 5, "wall_s": 0.2, "compute_s": 0.15, "exposed_s": 0.0}
     summary |= {"copy_s": 0.01, "idle_s": 0.04, "communication_s": 0.0}
     summary["top"] = [{"name": "sm90_xmma_gemm", "count": 50, "seconds": 0.05}]
     return {"on_gpu": True, "done": True, "problem": None, "bytes": 10**6, "summary": summary}
@@ -147,11 +132,7 @@ def _oom() -> dict[str, Any]:
         "state": "failed",
         "cause": "cuda_oom",
         "message": "OutOfMemoryError\nGPU memory: of 85.0 GB, this rank had allocated 80.0 GB",
-        "figures": {
-            "total_bytes": _GPU_BYTES,
-            "allocated_bytes": 80 * 10**9,
-            "reserved_bytes": 81 * 10**9,
-        },
+        "figures": {"total_bytes": _GPU_BYTES, "allocated_bytes": 80 * 10**9, "reserved_bytes": 81 * 10**9},
         "snapshot": {"segment_bytes": 81 * 10**9, "entries_of_our_line": 26},
         "gpu_bytes": _GPU_BYTES,
     }

@@ -12,9 +12,7 @@ import pytest
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """End the processes of a test that failed, such as runs that wait for a file of it."""
     report = yield
     folder = getattr(item, "funcargs", {}).get("tmp_path")

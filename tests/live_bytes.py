@@ -111,8 +111,8 @@ def _is_of_backend() -> bool:
 def _origin(what: Any) -> str:
     """Return an operation, and the lines that led to it."""
     lines = [
-        f"{Path(one.f_code.co_filename).name}:{one.f_lineno}:{one.f_code.co_name}"
-        for one in islice(_callers(3), _LINES)
+        f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}:{caller.f_code.co_name}"
+        for caller in islice(_callers(3), _LINES)
     ]
     return f"{what}  {' < '.join(lines)}"
 

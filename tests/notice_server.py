@@ -39,9 +39,7 @@ def notice_server() -> Iterator[NoticeServer]:
         def do_POST(self) -> None:
             size = int(self.headers.get("Content-Length", "0"))
             body = self.rfile.read(size).decode()
-            known.received.append(
-                Received(path=self.path, headers=dict(self.headers.items()), body=body)
-            )
+            known.received.append(Received(path=self.path, headers=dict(self.headers.items()), body=body))
             time.sleep(known.delay_s)
             self.send_response(known.status)
             if known.location:

@@ -23,9 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Let the report say if the test is exact: the reports of workers have no markers."""
     report = yield
     report.exact = item.get_closest_marker("exact") is not None  # type: ignore[attr-defined]

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpckit.features.capacity.activations import count_scores
+from hpckit.features.capacity.activations import count_logits
 from hpckit.features.capacity.gpus import GPUS
-from hpckit.features.capacity.memory import stage_moments
+from hpckit.features.capacity.memory import list_peak_memory_candidates
 from hpckit.features.capacity.model_plan import MemoryParts
-from hpckit.features.capacity.model_setup import (
-    AttentionKind,
-    NumberType,
-    Recomputation,
-    TrainingSetup,
-)
+from hpckit.features.capacity.model_setup import AttentionKind, NumberType, Recomputation, TrainingSetup
 from hpckit.features.capacity.model_transformer import TransformerShape
 from hpckit.model.parallel.layout import Layout
 
@@ -105,12 +100,12 @@ def planned_bytes(case: dict[str, Any]) -> dict[str, float]:
     """
     setup = setup_of_case(case)
     stages = sorted({0, setup.layout.pipeline - 1})
-    moments = [one for stage in stages for one in stage_moments(setup, stage)]
+    moments = [moment for stage in stages for moment in list_peak_memory_candidates(setup, stage)]
     loss = next(one for name, one in moments if name == "loss")
     return {
         "kept": kept_until_backward(setup, loss) if setup.layout.pipeline == 1 else 0.0,
-        "step": max(one.tensors for name, one in moments if name != "optimizer"),
-        "update": max(one.tensors for name, one in moments if name == "optimizer"),
+        "step": max(one.tensor_bytes for name, one in moments if name != "optimizer"),
+        "update": max(one.tensor_bytes for name, one in moments if name == "optimizer"),
     }
 
 
@@ -121,5 +116,5 @@ def kept_until_backward(setup: TrainingSetup, loss: MemoryParts) -> float:
     of parameters what FSDP gathered.
     """
     copied = setup.layout.is_data_parallel and setup.precision is NumberType.fp32
-    score = setup.number_bytes if setup.layout.tensor > 1 else 4
-    return loss.activations + score * count_scores(setup) + (0.0 if copied else loss.buffers)
+    score = setup.bytes_per_number if setup.layout.tensor > 1 else 4
+    return loss.activations + score * count_logits(setup) + (0.0 if copied else loss.buffers)

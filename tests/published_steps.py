@@ -10,7 +10,7 @@ from pathlib import Path
 from hpckit.features.capacity.gpus import GPUS
 from hpckit.features.capacity.model_plan import CapacityPlan
 from hpckit.features.capacity.model_setup import AttentionKind, LossKind, Recomputation
-from hpckit.features.capacity.power import capped
+from hpckit.features.capacity.power import cap_gpu_power
 from hpckit.features.capacity.request import CapacityRequest, plan_capacity
 
 MPT_SHAPES = {
@@ -116,7 +116,7 @@ class FsdpStep:
         """How many times as long as predicted a step took."""
         gpu = GPUS[self.gpu]
         request = CapacityRequest(
-            gpu=gpu if self.power_cap_w is None else capped(gpu, self.power_cap_w),
+            gpu=gpu if self.power_cap_w is None else cap_gpu_power(gpu, self.power_cap_w),
             gpus=self.gpus,
             model=self.model,
             parallel=(f"shard={self.shard}",),

@@ -46,9 +46,7 @@ class RankServer:
             }
             codes = self._ask(world)
             outputs = [Path(logs, f"{rank}.log").read_text() for rank in range(ranks)]
-        return [
-            RankEnd(code=code, output=output) for code, output in zip(codes, outputs, strict=True)
-        ]
+        return [RankEnd(code=code, output=output) for code, output in zip(codes, outputs, strict=True)]
 
     def _ask(self, world: dict[str, Any]) -> list[int]:
         orders, answers = self.process.stdin, self.process.stdout
@@ -98,8 +96,6 @@ def rendezvous(held: socket.socket, ranks: int) -> dict[str, str]:
     }
 
 
-def start_ranks(
-    program: Path, ranks: int, *words: str, folder: Path | None = None
-) -> list[RankEnd]:
+def start_ranks(program: Path, ranks: int, *words: str, folder: Path | None = None) -> list[RankEnd]:
     """Run a program as so many ranks to its end, in its folder or another one."""
     return rank_server().run(program, ranks, words, folder or program.parent)

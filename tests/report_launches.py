@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from cli_world import NOW, START, Desk, make_context
 
 from hpckit.features.reporting.document import ReportDocument
-from hpckit.features.reporting.gather import report_document
+from hpckit.features.reporting.gather import build_report
 from hpckit.model import events
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.failure import Cause, Failure
@@ -30,7 +30,7 @@ from hpckit.model.telemetry.vocabulary import (
 )
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import append_event, append_lines, make_folder, write_json
+from hpckit.record.store import append_event, append_json_lines, make_private_folder, write_json
 from hpckit.views.freshness import Freshness
 
 TRACEBACK = """\
@@ -86,46 +86,29 @@ def troubled_launch(desk: Desk) -> Launch:
 
 
 def _begin(paths: AttemptPaths, attempt: int, at: datetime) -> None:
-    make_folder(paths.folder)
+    make_private_folder(paths.folder)
     append_event(
         paths.events,
         events.AttemptStarted(
-            at=at,
-            attempt=attempt,
-            job="41",
-            restart_count=attempt - 1,
-            host="n1",
-            pid=1,
-            started="1",
+            at=at, attempt=attempt, job="41", restart_count=attempt - 1, host="n1", pid=1, started="1"
         ),
     )
 
 
 def _round(
-    paths: AttemptPaths,
-    number: int,
-    steps: tuple[int, int],
-    at: datetime,
-    step_s: float,
-    failure: Failure,
+    paths: AttemptPaths, number: int, steps: tuple[int, int], at: datetime, step_s: float, failure: Failure
 ) -> datetime:
     """Write a round; return when it ended."""
     first, end = steps
     started = at + timedelta(seconds=30)
-    append_event(
-        paths.events, events.RoundStarted(at=started, round=number, world_size=4, nodes=NODES)
-    )
+    append_event(paths.events, events.RoundStarted(at=started, round=number, world_size=4, nodes=NODES))
     begun = started + timedelta(seconds=60)
     append_event(paths.events, events.StepReached(at=begun, round=number, step=first))
     for step in range(first, end):
         moment = begun + timedelta(seconds=step_s * (step - first + 1))
-        loss = (
-            4 / math.sqrt(1 + step / 30)
-            + 0.05 * math.sin(step * 1.7)
-            + max(step - end + 150, 0) / 300
-        )
+        loss = 4 / math.sqrt(1 + step / 30) + 0.05 * math.sin(step * 1.7) + max(step - end + 150, 0) / 300
         row = {"at": moment.isoformat(), "round": number, "step": step, "loss": round(loss, 5)}
-        append_lines(paths.metrics, row | {"lr": 0.1 * (1 - step / 2000)})
+        append_json_lines(paths.metrics, row | {"lr": 0.1 * (1 - step / 2000)})
         if step % 100 == 99:
             append_event(
                 paths.events,
@@ -148,15 +131,9 @@ def _round(
     )
     if last:
         state = RunState.failed if failure is _CRASH else RunState.interrupted
-        append_event(
-            paths.events,
-            events.AttemptEnded(at=over, state=state, exit_code=1, failure=failure),
-        )
+        append_event(paths.events, events.AttemptEnded(at=over, state=state, exit_code=1, failure=failure))
     write_json(paths.progress, {"round": number, "step": end - 1, "at": over.isoformat()})
-    append_event(
-        paths.events,
-        events.StragglerFound(at=over, round=number, straggler=_SLOW),
-    )
+    append_event(paths.events, events.StragglerFound(at=over, round=number, straggler=_SLOW))
     for node in NODES:
         _telemetry(paths, node, begun, over)
     return over
@@ -164,16 +141,16 @@ def _round(
 
 def _telemetry(paths: AttemptPaths, node: str, begin: datetime, end: datetime) -> None:
     """Write rows of a minute for two GPUs, one of which is idle every now and then."""
-    file = paths.telemetry(node)
+    file = paths.newest_telemetry_file(node)
     if not file.exists():
-        append_lines(file, encode_telemetry(TelemetrySegment(node=node, start=begin, row_s=60)))
+        append_json_lines(file, encode_telemetry(TelemetrySegment(node=node, start=begin, row_s=60)))
         for index in range(2):
-            append_lines(file, encode_telemetry(_device(node, index)))
+            append_json_lines(file, encode_telemetry(_device(node, index)))
     rows = list(_rows(node, begin, end))
     for row in rows:
-        append_lines(file, encode_telemetry(row))
+        append_json_lines(file, encode_telemetry(row))
     whole = TelemetryTotal(row=_row(node, begin, end, len(rows) * 12, 0.7))
-    append_lines(file, encode_telemetry(whole))
+    append_json_lines(file, encode_telemetry(whole))
 
 
 def _device(node: str, index: int) -> GpuDevice:
@@ -242,11 +219,7 @@ def _row(node: str, begin: datetime, end: datetime, samples: int, busy: float) -
 def swept_launch(desk: Desk, runs: int, *, steps: int = 60) -> Launch:
     """Return a sweep of so many completed runs; every fiftieth failed, from the eighth on."""
     words = [
-        (
-            f"lr={10 ** (-1 - index % 5)}",
-            f"seed={index}",
-            f"opt={('adam', 'sgd', 'lion')[index % 3]}",
-        )
+        (f"lr={10 ** (-1 - index % 5)}", f"seed={index}", f"opt={('adam', 'sgd', 'lion')[index % 3]}")
         for index in range(runs)
     ]
     launch = desk.freeze("sweep", sweep=words)
@@ -257,11 +230,9 @@ def swept_launch(desk: Desk, runs: int, *, steps: int = 60) -> Launch:
 
 def _swept_run(launch: Launch, index: int, steps: int) -> None:
     paths = launch.paths.run(index).attempt(1)
-    make_folder(paths.folder)
+    make_private_folder(paths.folder)
     at = START + timedelta(seconds=20 * (index % 40))
-    began = events.AttemptStarted(
-        at=at, attempt=1, job=None, restart_count=0, host="n1", pid=1, started="1"
-    )
+    began = events.AttemptStarted(at=at, attempt=1, job=None, restart_count=0, host="n1", pid=1, started="1")
     append_event(paths.events, began)
     append_event(paths.events, events.RoundStarted(at=at, round=0, world_size=1, nodes=("n1",)))
     first = at + timedelta(seconds=5)
@@ -272,13 +243,11 @@ def _swept_run(launch: Launch, index: int, steps: int) -> None:
         loss = scale + 2 / (1 + step) + 0.02 * math.sin(step + index)
         lines.append({"at": START.isoformat(), "step": step, "loss": loss, "acc": 1 - scale / 3})
     for line in lines:
-        append_lines(paths.metrics, line)
+        append_json_lines(paths.metrics, line)
     write_json(paths.progress, {"round": 0, "step": steps - 1, "at": first.isoformat()})
     over = first + timedelta(seconds=steps)
     failed = index % 50 == 7
-    failure = Failure(
-        cause=Cause.exception, message="ValueError: boom", rank=0, step=7, traceback=TRACEBACK
-    )
+    failure = Failure(cause=Cause.exception, message="ValueError: boom", rank=0, step=7, traceback=TRACEBACK)
     append_event(
         paths.events,
         events.AttemptEnded(
@@ -293,7 +262,7 @@ def _swept_run(launch: Launch, index: int, steps: int) -> None:
 def gathered(desk: Desk, *launches: Launch) -> ReportDocument:
     """Return the report of whole launches."""
     context = make_context(desk.folder, now=lambda: NOW, sleep=desk.sleeps.append)
-    return report_document([(launch, None) for launch in launches], context, Freshness())
+    return build_report([(launch, None) for launch in launches], context, Freshness())
 
 
 def hostile_launch(desk: Desk) -> Launch:
@@ -304,30 +273,19 @@ def hostile_launch(desk: Desk) -> Launch:
         _begin(paths, 1, START + timedelta(minutes=1))
         append_event(
             paths.events,
-            events.RoundStarted(
-                at=START + timedelta(minutes=1), round=0, world_size=1, nodes=(ATTACK,)
-            ),
+            events.RoundStarted(at=START + timedelta(minutes=1), round=0, world_size=1, nodes=(ATTACK,)),
         )
-        append_event(
-            paths.events, events.StepReached(at=START + timedelta(minutes=2), round=0, step=0)
-        )
+        append_event(paths.events, events.StepReached(at=START + timedelta(minutes=2), round=0, step=0))
         for step in range(3):
             row = {"at": START.isoformat(), "step": step, f"loss{ATTACK}": step + 0.5}
-            append_lines(paths.metrics, row | {"note": ATTACK, "odd": float(step)})
+            append_json_lines(paths.metrics, row | {"note": ATTACK, "odd": float(step)})
         failure = Failure(
-            cause=Cause.exception,
-            message=ATTACK,
-            node=ATTACK,
-            step=2,
-            traceback=f"x\n{ATTACK}\x1b[2J",
+            cause=Cause.exception, message=ATTACK, node=ATTACK, step=2, traceback=f"x\n{ATTACK}\x1b[2J"
         )
         append_event(
             paths.events,
             events.AttemptEnded(
-                at=START + timedelta(minutes=3),
-                state=RunState.failed,
-                exit_code=1,
-                failure=failure,
+                at=START + timedelta(minutes=3), state=RunState.failed, exit_code=1, failure=failure
             ),
         )
     return launch

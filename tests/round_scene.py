@@ -10,7 +10,7 @@ from hpckit.model import events, messages
 from hpckit.model.failure import ExitReason, RankExit
 from hpckit.model.launch import LaunchConfig, Resources, Runtime
 from hpckit.planning.recovery.round_view import RoundView
-from hpckit.planning.rounds.round_state import begin_round
+from hpckit.planning.rounds.round_state import create_round_state
 from hpckit.planning.rounds.round_turns import (
     AgentLost,
     Heard,
@@ -54,7 +54,7 @@ class Scene:
     def __init__(self) -> None:
         settings = LaunchConfig(resources=Resources(nodes=3, tasks_per_node=2), runtime=RUNTIME)
         orders = {rank: order(place) for place, rank in enumerate(MEMBERS)}
-        self.state = begin_round(NUMBER, MEMBERS, settings, BEGAN, orders)
+        self.state = create_round_state(NUMBER, MEMBERS, settings, BEGAN, orders)
         self.found: list[Instruction] = []
         self.clock = BEGAN
 
@@ -79,7 +79,7 @@ class Scene:
 
     def view(self, *standing: str, given_up_s: float = 0.0) -> RoundView:
         """Return the state for decisions."""
-        return self.state.make_view(standing, given_up_s, self.clock, AT)
+        return self.state.build_view_for_decisions(standing, given_up_s, self.clock, AT)
 
     def recorded(self) -> list[type[events.Event]]:
         """Return the kinds of events that were to be recorded, in order."""

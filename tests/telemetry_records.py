@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hpckit.model.telemetry.vocabulary import TelemetryRecord, TelemetrySegment
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.telemetry import closed_segments, read_segment
+from hpckit.record.telemetry import list_closed_segments, read_telemetry_segment
 
 
 def read_telemetry(attempt: AttemptPaths, node: str) -> Iterator[TelemetryRecord]:
@@ -14,10 +14,10 @@ def read_telemetry(attempt: AttemptPaths, node: str) -> Iterator[TelemetryRecord
 
     Each segment begins with a `TelemetrySegment` and the devices of the node.
     """
-    newest = list(read_segment(attempt.telemetry(node)))
+    newest = list(read_telemetry_segment(attempt.newest_telemetry_file(node)))
     own = newest[0] if newest and isinstance(newest[0], TelemetrySegment) else None
-    now_closed = own and attempt.telemetry_segment(node, own.start)
-    for file in closed_segments(attempt, node):
+    now_closed = own and attempt.older_telemetry_file(node, own.start)
+    for file in list_closed_segments(attempt, node):
         if file != now_closed:
-            yield from read_segment(file)
+            yield from read_telemetry_segment(file)
     yield from newest

@@ -52,7 +52,7 @@ def test_importing_a_module_compiles_none() -> None:
         "import re, sys; done = []; real = re.compile\n"
         "re.compile = lambda *given: done.append(given) or real(*given)\n"
         "import hpckit.planning.secrecy as secrecy; before = len(done)\n"
-        "secrecy.masked_words(['token=hf_abcdefgh']); print(before, len(done) > 0)"
+        "secrecy.mask_command_line(['token=hf_abcdefgh']); print(before, len(done) > 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "True"]

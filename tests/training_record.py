@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpckit.model import events
 from hpckit.record.launches import Launch
-from hpckit.record.store import append_lines
+from hpckit.record.store import append_json_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class TrainingRecord:
         """Append a row, a second after the one before."""
         self._at += timedelta(seconds=1)
         paths = self.launch.paths.run(0).attempt(attempt)
-        append_lines(paths.metrics, {"at": self._at.isoformat(timespec="milliseconds"), **row})
+        append_json_lines(paths.metrics, {"at": self._at.isoformat(timespec="milliseconds"), **row})
         self.rows += 1
 
     def end(self, attempt: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpckit.record.process import start_mark
+from hpckit.record.process import read_process_start_id
 
 LIMIT_S = 200.0
 """Less than the time limit of a test, which tells less."""
@@ -27,14 +27,12 @@ def run_to_end(
     words: Sequence[str | Path], *, timeout: float = LIMIT_S, check: bool = False, **more: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run a program until it has ended; return its exit code and what it printed, as text."""
-    return subprocess.run(
-        words, capture_output=True, text=True, timeout=timeout, check=check, **more
-    )
+    return subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=check, **more)
 
 
 def until_ended(pid: int) -> None:
     """Wait until a process of this host has ended; a zombie has."""
-    until(lambda: start_mark(pid) is None)
+    until(lambda: read_process_start_id(pid) is None)
 
 
 def until_here(process: Any, folder: Path, ranks: int) -> None:

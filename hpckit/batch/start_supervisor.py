@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from hpckit.record.launches import Launch
 from hpckit.runtime.assignment import Step
-from hpckit.runtime.forked import Program, fork
+from hpckit.runtime.forked import Program, fork_program
 
 _IMPORTS = ("hpckit.batch.supervise", "hpckit.runtime.agent.prefork")
 """The modules of a supervisor and its agent."""
@@ -34,11 +34,11 @@ async def start_supervisor(
     """
     words = ("supervise", str(launch.folder), f"--job={job}", f"--run={run}")
     try:
-        return fork(program, words, environ, cpus=cpus, imports=_IMPORTS)
+        return fork_program(program, words, environ, cpus=cpus, imports=_IMPORTS)
     except OSError:
         # TMPDIR is too long a path for a socket, or is where none can be created.
         process = await asyncio.create_subprocess_exec(
-            *launch.command(*words), env=environ, stdin=asyncio.subprocess.DEVNULL
+            *launch.build_hpckit_command(*words), env=environ, stdin=asyncio.subprocess.DEVNULL
         )
     if cpus:
         with contextlib.suppress(OSError):

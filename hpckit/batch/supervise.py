@@ -11,34 +11,35 @@ from functools import partial
 from pathlib import Path
 
 from hpckit.batch.shared_job.notes import VARIABLE, SharedJobNotes
-from hpckit.batch.stage_gate import REFUSED, may_begin
+from hpckit.batch.stage_gate import REFUSED, wait_until_run_may_begin
 from hpckit.context import Context
 from hpckit.errors import SchedulerError, UsageError
 from hpckit.model.cluster.allocation import AttemptLimits, AttemptRequest, RequeueResult
-from hpckit.model.cluster.nodes import expand_nodes
+from hpckit.model.cluster.nodes import expand_hostlist
+from hpckit.model.counted import format_ranges
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec, SharedJobSpec
 from hpckit.model.states import RequeueOutcome
-from hpckit.operations.running.satellites import GrowOrder, drop_satellites, regrow
+from hpckit.operations.running.satellites import GrowOrder, cancel_waiting_satellites, replace_lost_replicas
 from hpckit.operations.successor import (
-    continue_in_successor,
-    drop_successor,
-    hand_to_successor,
+    cancel_successor,
+    exclude_successor_nodes,
+    is_obsolete_successor,
     queue_successor,
-    starts_in_vain,
+    queue_successor_after_refusal,
 )
-from hpckit.record.attempts import has_completed
-from hpckit.record.launches import Launch, load_settings
+from hpckit.record.attempts import has_completed_attempt
+from hpckit.record.launches import Launch, load_run_settings
 from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
-from hpckit.runtime.environ import job_key, without_rank
-from hpckit.runtime.foreground import in_foreground
-from hpckit.runtime.left_behind import adopt_orphans
+from hpckit.runtime.environ import find_job_and_restarts, remove_rank_variables
+from hpckit.runtime.foreground import disable_restarts_in_foreground
+from hpckit.runtime.left_behind import become_subreaper
 from hpckit.runtime.supervisor.supervisor import supervise
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.job_limits import LimitsOfJob, ending
-from hpckit.slurm.query import draining_nodes
-from hpckit.slurm.requeue import JobAttempt, requeue
-from hpckit.slurm.step import agent_step, step_environment
+from hpckit.slurm.job_limits import LimitsOfJob, ask_why_job_ends
+from hpckit.slurm.query import ask_draining_nodes
+from hpckit.slurm.requeue import JobAttempt, requeue_job
+from hpckit.slurm.step import build_agent_srun_command, build_srun_environment
 from hpckit.values import replace
 
 
@@ -48,25 +49,25 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
     Without `index`, it is the run of the array element, or the only run of the job.
     """
     if index is None:
-        index = _index(job, context.environ)
-    settings = in_foreground(load_settings(launch, index)[0], context.environ)
-    slurm_job, restarts = job_key(context.environ)
+        index = _find_run_of_array_element(job, context.environ)
+    settings = disable_restarts_in_foreground(load_run_settings(launch, index)[0], context.environ)
+    slurm_job, restarts = find_job_and_restarts(context.environ)
     again = restarts or job.resources.dependency or job.shared_job
-    if again and has_completed(launch.paths.run(index)):
+    if again and has_completed_attempt(launch.paths.run(index)):
         # This start is not needed: a late requeue, or a successor left in the queue.
-        context.note(f"run {launch.runs[index].id} is completed already; nothing is left to do")
+        context.note(f"run {launch.runs[index].id} is already completed; nothing is left to do")
         return 0
-    if job.resources.dependency and starts_in_vain(launch, index, job, slurm_job, context):
+    if job.resources.dependency and is_obsolete_successor(launch, index, job, slurm_job, context):
         name = launch.runs[index].id
-        context.note(f"run {name} does not continue in this job; `hpckit resume {name}` would")
+        context.note(f"run {name} does not continue in this job; run `hpckit resume {name}`")
         return 0
-    if not may_begin(launch, index, context):
+    if not wait_until_run_may_begin(launch, index, context):
         return REFUSED
     on_slurm = launch.cluster.kind is ClusterKind.slurm
-    agents = _agent_command(launch, job, context.environ)
+    agents = _build_agent_command(launch, job, context.environ)
     alone = on_slurm and job.shared_job is None
     if alone and (job.requeue or settings.recovery.queue_successor):
-        will = launch.command(
+        will = launch.build_hpckit_command(
             "supervisor-lost", str(launch.folder), f"--job={job.index}", f"--run={index}"
         )
         agents = replace(agents, on_supervisor_lost=tuple(will))
@@ -78,131 +79,128 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
         requeue=job.requeue and alone,
         agents=agents,
         environ=context.environ,
-        allocation=_allocation(launch, index, job, context) if on_slurm else None,
+        allocation=_build_allocation_requests(launch, index, job, context) if on_slurm else None,
     )
     if not settings.notify.events:
-        return _supervise(assignment)
-    # Most runs tell nobody, and all that words a notice is a sixth of what is imported here.
+        return _run_supervisor(assignment)
+    # Most runs send no notices, whose code is a sixth of what is imported here.
     from hpckit.operations.notices.tell import AttemptTeller  # noqa: PLC0415
 
     teller = AttemptTeller(launch=launch, index=index, notify=settings.notify, context=context)
-    code = _supervise(replace(assignment, heard=teller.hear))
-    teller.end()
+    code = _run_supervisor(replace(assignment, heard=teller.send_notices_of_event))
+    teller.send_notices_of_attempt_end()
     return code
 
 
-def _supervise(assignment: Assignment) -> int:
+def _run_supervisor(assignment: Assignment) -> int:
     """Supervise; without a launcher by an agent from a fork, as such runs are many and short."""
     if assignment.agents.prefix:
         return supervise(assignment)
-    from hpckit.runtime.agent.prefork import ready_agent  # noqa: PLC0415  # not needed with srun
+    from hpckit.runtime.agent.prefork import prefork_agent  # noqa: PLC0415  # not needed with srun
 
-    adopt_orphans()  # of an agent that is killed
-    with ready_agent() as ready:
+    become_subreaper()  # of an agent that is killed
+    with prefork_agent() as ready:
         agents = replace(assignment.agents, ready=ready)
         return supervise(replace(assignment, agents=agents))
 
 
-def _allocation(launch: Launch, index: int, spec: JobSpec, context: Context) -> Allocation | None:
+def _build_allocation_requests(
+    launch: Launch, index: int, spec: JobSpec, context: Context
+) -> Allocation | None:
     """Return what the supervisor may ask Slurm for; None outside a job."""
     if spec.shared_job is not None:
-        return allocation_in_shared_job(spec.shared_job, context)
+        return build_shared_job_requests(spec.shared_job, context)
     environ = context.environ
-    job, restarts = job_key(environ)
+    job, restarts = find_job_and_restarts(environ)
     if job is None:
         return None
     commands = SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=environ)
     limits = LimitsOfJob(commands=commands, job=job, environ=environ)
-    policy = load_settings(launch, index)[0].recovery
+    policy = load_run_settings(launch, index)[0].recovery
     successor = policy.queue_successor
 
-    def hand(wish: AttemptRequest) -> RequeueResult:
+    def exclude_from_successor(wish: AttemptRequest) -> RequeueResult:
         """Make the next attempt leave out these nodes."""
-        return hand_to_successor(launch, index, spec, wish, context)
+        return exclude_successor_nodes(launch, index, spec, wish, context)
 
-    def ask_again(wish: AttemptRequest, owns_run: Callable[[], bool]) -> RequeueResult:
+    def request_new_attempt(wish: AttemptRequest, owns_run: Callable[[], bool]) -> RequeueResult:
         """Ask for a new attempt."""
         attempt = JobAttempt(
-            job=job,
-            restart_count=restarts,
-            asked=spec.resources,
-            owns_run=owns_run,
-            lost=wish.lost,
+            job=job, restart_count=restarts, asked=spec.resources, owns_run=owns_run, lost=wish.lost
         )
-        answer = requeue(commands, attempt, exclude=wish.excluded)
+        answer = requeue_job(commands, attempt, exclude=wish.excluded)
         if answer.disallowed and owns_run():
-            answer = continue_in_successor(launch, index, spec, job, answer, context)
+            answer = queue_successor_after_refusal(launch, index, spec, job, answer, context)
             if wish.excluded and answer.outcome is RequeueOutcome.requeued:
-                return hand(wish)
+                return exclude_from_successor(wish)
         return answer
 
     def draining(others: Sequence[str]) -> dict[str, str] | None:
         try:
-            return draining_nodes(",".join((environ["SLURM_JOB_NODELIST"], *others)), commands)
+            return ask_draining_nodes(",".join((environ["SLURM_JOB_NODELIST"], *others)), commands)
         except (SchedulerError, KeyError):
             return None
 
-    def grow_again(replicas: int, idle_nodes: int) -> tuple[str, int] | None:
+    def grow_back_lost_replicas(replicas: int, idle_nodes: int) -> tuple[str, int] | None:
         order = GrowOrder(replicas=replicas, idle_nodes=idle_nodes)
-        return regrow(launch, index, order, context)
+        return replace_lost_replicas(launch, index, order, context)
 
     queue = partial(queue_successor, launch, index, spec, job, context)
-    drop = partial(drop_successor, launch, index, job, context)
+    drop = partial(cancel_successor, launch, index, job, context)
     return Allocation(
-        limits=limits.ask,
-        why=lambda: ending(commands, job, restarts, limits.preempt_mode),
-        requeue=ask_again,
+        limits=limits.ask_limits,
+        why=lambda: ask_why_job_ends(commands, job, restarts, limits.preempt_mode),
+        requeue=request_new_attempt,
         draining=draining,
         queue_successor=queue if successor else None,
-        hand_to_successor=hand if successor else None,
+        hand_to_successor=exclude_from_successor if successor else None,
         drop_successor=drop if successor else None,
-        drop_satellites=partial(drop_satellites, launch, index, context),
-        regrow=grow_again if policy.regrow else None,
+        drop_satellites=partial(cancel_waiting_satellites, launch, index, context),
+        regrow=grow_back_lost_replicas if policy.regrow else None,
     )
 
 
-def job_of(launch: Launch, index: int) -> JobSpec:
+def find_launch_job(launch: Launch, index: int) -> JobSpec:
     """Return a job of a launch by its index; raises UsageError."""
     for job in launch.jobs:
         if job.index == index:
             return job
-    raise UsageError(f"launch {launch.id} has no job {index}; it has {len(launch.jobs)}")
+    known = format_ranges([job.index for job in launch.jobs])
+    raise UsageError(f"launch {launch.id} has no job {index}; its jobs are {known}")
 
 
-def _index(job: JobSpec, environ: Mapping[str, str]) -> int:
-    """Return the run of this array element, or the only run of the job."""
+def _find_run_of_array_element(job: JobSpec, environ: Mapping[str, str]) -> int:
     element = environ.get("SLURM_ARRAY_TASK_ID")
     if element is None and not job.is_array:
         return job.runs[0]
     if element is None or not element.isdecimal() or int(element) >= len(job.runs):
         raise UsageError(
-            f"job {job.index} is an array of {len(job.runs)} runs, and SLURM_ARRAY_TASK_ID is "
-            f"{element!r}",
-            hint="submit the rendered script as it is, with its --array line",
+            f"job {job.index} is an array of {len(job.runs)} runs, and SLURM_ARRAY_TASK_ID is {element!r}",
+            hint="submit the rendered script unchanged, with its --array line",
         )
     return job.runs[int(element)]
 
 
-def _agent_command(launch: Launch, job: JobSpec, environ: Mapping[str, str]) -> AgentCommand:
-    environ = without_rank(environ)
+def _build_agent_command(launch: Launch, job: JobSpec, environ: Mapping[str, str]) -> AgentCommand:
+    environ = remove_rank_variables(environ)
     if job.shared_job is not None:
-        return AgentCommand(prefix=(), environ=environment_in_shared_job(job.shared_job, environ))
+        return AgentCommand(prefix=(), environ=build_shared_job_agent_environ(job.shared_job, environ))
     if launch.cluster.kind is not ClusterKind.slurm:
         return AgentCommand(prefix=(), environ={**environ, **ALONE})
     if "SLURM_JOB_ID" not in environ:
         raise UsageError(
-            f"launch {launch.id} is for Slurm, and this is no Slurm job (SLURM_JOB_ID is not set)",
+            f"launch {launch.id} is for Slurm, but this is not a Slurm job (SLURM_JOB_ID not set)",
             hint=f"submit it: sbatch {launch.folder / f'job-{job.index}.sbatch'}",
         )
     cluster = launch.cluster
     step = partial(
-        agent_step, job.resources, (), srun_args=cluster.srun_args, bin_dir=cluster.bin_dir
+        build_agent_srun_command, job.resources, (), srun_args=cluster.srun_args, bin_dir=cluster.bin_dir
     )
     return AgentCommand(
         prefix=tuple(step()),
         again=lambda nodes: tuple(step(only=nodes)),
-        environ=step_environment(environ),
-        nodes=expand_nodes(environ.get("SLURM_JOB_NODELIST", "")),
+        environ=build_srun_environment(environ),
+        nodes=expand_hostlist(environ.get("SLURM_JOB_NODELIST", "")),
     )
 
 
@@ -210,7 +208,7 @@ ALONE = {"HPCKIT_RANK": "0", "HPCKIT_WORLD_SIZE": "1"}
 """Rank and world size for an agent that is started without a launcher."""
 
 
-def allocation_in_shared_job(spec: SharedJobSpec, context: Context) -> Allocation | None:
+def build_shared_job_requests(spec: SharedJobSpec, context: Context) -> Allocation | None:
     """Return what the run's supervisor may ask for; None without the shared job's notes.
 
     The shared job itself queries Slurm for all of its runs, and restarts them.
@@ -222,13 +220,13 @@ def allocation_in_shared_job(spec: SharedJobSpec, context: Context) -> Allocatio
     own_end = None if each is None else time.monotonic() + each.total_seconds()
 
     def limits() -> AttemptLimits:
-        told = notes.limits()
+        told = notes.wait_for_job_time_limits()
         ends = [end for end in (told.end_s, own_end) if end is not None]
         return replace(told, end_s=min(ends, default=None))
 
     return Allocation(
         limits=limits,
-        why=notes.ending,
+        why=notes.wait_for_job_end_reason,
         requeue=lambda wish, _owns_run: RequeueResult(
             outcome=RequeueOutcome.requeued,
             message="it waits for a free slot of its job",
@@ -238,8 +236,8 @@ def allocation_in_shared_job(spec: SharedJobSpec, context: Context) -> Allocatio
     )
 
 
-def environment_in_shared_job(spec: SharedJobSpec, environ: Mapping[str, str]) -> dict[str, str]:
+def build_shared_job_agent_environ(spec: SharedJobSpec, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the agent, without Slurm's variables for the job as a whole."""
     left = {name: value for name, value in environ.items() if name != VARIABLE}
     cpus = {"SLURM_CPUS_PER_TASK": str(spec.each.cpus_per_task)}
-    return {**step_environment(left), **cpus, **ALONE}
+    return {**build_srun_environment(left), **cpus, **ALONE}

@@ -16,56 +16,61 @@ from collections.abc import Sequence
 from hpckit.context import Context
 from hpckit.errors import ChannelError, SchedulerError, UsageError
 from hpckit.model import events
-from hpckit.model.cluster.nodes import expand_nodes
+from hpckit.model.cluster.nodes import expand_hostlist
 from hpckit.model.failure import Cause, Failure
-from hpckit.operations.successor import continue_in_successor
-from hpckit.planning.notices import wanted_again
-from hpckit.planning.recovery.ledger import exhausted, read_ledger
-from hpckit.record.attempts import is_latest
-from hpckit.record.counted_events import counted_events
-from hpckit.record.launches import Launch, load_settings
+from hpckit.operations.successor import queue_successor_after_refusal
+from hpckit.planning.notices import was_new_attempt_decided
+from hpckit.planning.recovery.ledger import build_ledger_from_events, explain_exhausted_restart_budget
+from hpckit.record.attempts import is_latest_attempt
+from hpckit.record.counted_events import read_events_for_restart_budget
+from hpckit.record.launches import Launch, load_run_settings
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import read_events, read_json
 from hpckit.runtime.channel import tcp
-from hpckit.runtime.environ import job_key
-from hpckit.slurm.cancel import cancel
+from hpckit.runtime.environ import find_job_and_restarts
+from hpckit.slurm.cancel import cancel_jobs
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.requeue import JobAttempt, requeue_or_cancel
 from hpckit.values import dataclass
 
 
-def rescue(launch: Launch, job_index: int, run: int, attempt: int, context: Context) -> None:
+def restart_or_end_orphaned_run(
+    launch: Launch, job_index: int, run: int, attempt: int, context: Context
+) -> None:
     """Restart a run whose supervisor is gone, or end its job; do nothing if it is not gone.
 
     Raises UsageError outside a Slurm job.
     """
-    job, restarts = job_key(context.environ)
+    job, restarts = find_job_and_restarts(context.environ)
     if job is None:
-        raise UsageError("this is no Slurm job (SLURM_JOB_ID is not set)")
+        raise UsageError("this is not a Slurm job (SLURM_JOB_ID is not set)")
     node = context.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    nodes = expand_nodes(context.environ.get("SLURM_JOB_NODELIST", ""))
+    nodes = expand_hostlist(context.environ.get("SLURM_JOB_NODELIST", ""))
     orphan = _Orphan(launch=launch, index=run, attempt=attempt, node=node, nodes=nodes)
-    if not orphan.is_one():
+    if not orphan.is_orphaned():
         return
     commands = SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=context.environ)
-    spent = orphan.spent()
+    spent = orphan.explain_spent_budget()
     if spent is not None:
-        context.note(f"{orphan.name} lost its supervisor, and is not started again: {spent}")
+        context.note(f"{orphan.attempt_name} lost its supervisor, and is not started again: {spent}")
         with contextlib.suppress(SchedulerError):
-            cancel([job], commands)
+            cancel_jobs([job], commands)
         return
     spec = launch.jobs[job_index]
     ours = JobAttempt(
         job=job,
         restart_count=restarts,
         asked=spec.resources,
-        owns_run=orphan.is_one,
-        lost=orphan.lost_nodes(),
+        owns_run=orphan.is_orphaned,
+        lost=orphan.nodes_lost_with_supervisor(),
     )
     outcome = requeue_or_cancel(commands, ours, exclude=ours.lost)
     if outcome.disallowed:
-        outcome = continue_in_successor(launch, run, spec, job, outcome, context)
-    context.note(f"{orphan.name} lost its supervisor; requeue {outcome.outcome}: {outcome.text}")
+        outcome = queue_successor_after_refusal(launch, run, spec, job, outcome, context)
+    context.note(
+        f"{orphan.attempt_name} lost its supervisor; requeue {outcome.outcome}: "
+        f"{outcome.message_with_warning}"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,49 +84,49 @@ class _Orphan:
     nodes: tuple[str, ...]
 
     @property
-    def name(self) -> str:
+    def attempt_name(self) -> str:
         return f"attempt {self.attempt} of {self.launch.runs[self.index].id}"
 
     @property
-    def paths(self) -> AttemptPaths:
+    def attempt_paths(self) -> AttemptPaths:
         return self.launch.paths.run(self.index).attempt(self.attempt)
 
-    def is_one(self) -> bool:
+    def is_orphaned(self) -> bool:
         """Whether the supervisor is gone, has left work to do, and no later attempt exists.
 
         False if something cannot be read.
         """
         try:
-            if not is_latest(self.launch.paths.run(self.index).attempts, self.attempt):
+            if not is_latest_attempt(self.launch.paths.run(self.index).attempts, self.attempt):
                 return False
         except OSError:
             return False
-        told = list(read_events(self.paths.events))
+        told = list(read_events(self.attempt_paths.events))
         if any(isinstance(event, events.RequeueAsked) for event in told):
             return False
         over = any(isinstance(event, events.AttemptEnded) for event in told)
         lost = {event.node for event in told if isinstance(event, events.NodeLost)}
-        left_to_do = wanted_again(told) if over else self.node not in lost
-        return left_to_do and not supervisor_answers(self.paths)
+        left_to_do = was_new_attempt_decided(told) if over else self.node not in lost
+        return left_to_do and not supervisor_answers(self.attempt_paths)
 
-    def lost_nodes(self) -> tuple[str, ...]:
+    def nodes_lost_with_supervisor(self) -> tuple[str, ...]:
         """Return the supervisor's node, which is lost with it or no longer usable."""
-        told = read_events(self.paths.events)
+        told = read_events(self.attempt_paths.events)
         hosts = {event.host for event in told if isinstance(event, events.AttemptStarted)}
         # A host's own name may be longer than its name in Slurm.
         known = hosts | {host.partition(".")[0] for host in hosts}
         return tuple(node for node in self.nodes if node in known and node != self.node)
 
-    def spent(self) -> str | None:
+    def explain_spent_budget(self) -> str | None:
         """Return why the run's budgets do not allow another attempt; None if they do."""
-        if wanted_again(read_events(self.paths.events)):
+        if was_new_attempt_decided(read_events(self.attempt_paths.events)):
             return None
-        counted: Sequence[events.Event] = counted_events(
+        counted: Sequence[events.Event] = read_events_for_restart_budget(
             self.launch, self.index, before=self.attempt + 1
         )
         failure = Failure(cause=Cause.launcher_lost, message="", signature=Cause.launcher_lost)
-        policy = load_settings(self.launch, self.index)[0].recovery
-        return exhausted(read_ledger(counted), failure, policy)
+        policy = load_run_settings(self.launch, self.index)[0].recovery
+        return explain_exhausted_restart_budget(build_ledger_from_events(counted), failure, policy)
 
 
 def supervisor_answers(paths: AttemptPaths) -> bool:
@@ -132,14 +137,14 @@ def supervisor_answers(paths: AttemptPaths) -> bool:
     """
     try:
         address, secret = read_json(paths.address), paths.secret.read_text().strip()
-        return asyncio.run(_greets(address["hosts"], address["port"], secret))
+        return asyncio.run(_can_connect_to_supervisor(address["hosts"], address["port"], secret))
     except (OSError, ValueError):
         return False
 
 
-async def _greets(hosts: Sequence[str], port: int, secret: str) -> bool:
+async def _can_connect_to_supervisor(hosts: Sequence[str], port: int, secret: str) -> bool:
     try:
-        channel = await tcp.connect_any(hosts, port, secret)
+        channel = await tcp.connect_to_any_address(hosts, port, secret)
     except ChannelError:
         return False
     await channel.close()

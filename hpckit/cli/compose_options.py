@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpckit.cli.options import add_json
+from hpckit.cli.options import add_json_option
 from hpckit.config.request import PRIMARY, ComposeRequest
 from hpckit.context import Context
 from hpckit.errors import UsageError
@@ -15,7 +15,7 @@ CONFIG_NAME = "HPCKIT_CONFIG_NAME"
 """Environment variable with the primary configuration, used without --config-name."""
 
 
-def add_composing(parser: argparse.ArgumentParser) -> None:
+def add_compose_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that select a configuration."""
     parser.add_argument(
         "overrides",
@@ -24,7 +24,7 @@ def add_composing(parser: argparse.ArgumentParser) -> None:
         help="Hydra's overrides: key=value, group=choice, +key=value, ~key",
     )
     parser.add_argument("-m", "--multirun", action="store_true", help="sweep: x=1,2 y=range(0,3)")
-    add_configuration(parser)
+    add_config_source_options(parser)
     parser.add_argument(
         "--cfg",
         nargs="?",
@@ -39,11 +39,11 @@ def add_composing(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT",
         help="print where configuration comes from (searchpath, groups) and do nothing else",
     )
-    add_json(parser)
+    add_json_option(parser)
     parser.usage = f"{parser.prog} [OVERRIDE ...] [options] [-- COMMAND ...]"
 
 
-def add_configuration(parser: argparse.ArgumentParser) -> None:
+def add_config_source_options(parser: argparse.ArgumentParser) -> None:
     """Add where the configuration comes from; the rest of a request has its defaults."""
     parser.set_defaults(cfg=None, info=None, multirun=False, command=None)
     parser.add_argument(
@@ -59,29 +59,31 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def show_instead(arguments: argparse.Namespace, context: Context) -> bool:
+def show_config_if_asked(arguments: argparse.Namespace, context: Context) -> bool:
     """Print what `--cfg` or `--info` ask for; return False if neither was given."""
     if arguments.cfg is None and arguments.info is None:
         return False
     # Imported here: Hydra is slow to import, and `--help` does not need it.
-    from hpckit.config.show import show_config, show_info  # noqa: PLC0415
+    from hpckit.config.show import render_config, render_config_sources  # noqa: PLC0415
 
-    request = compose_request(arguments, context)
+    request = build_compose_request(arguments, context)
     if arguments.cfg is not None:
-        context.stdout.write(show_config(request, package=_topic(arguments.cfg)))
+        context.stdout.write(render_config(request, package=_parse_config_part_to_show(arguments.cfg)))
     if arguments.info is not None:
-        context.stdout.write(show_info(request, _topic(arguments.info) or "all"))
+        context.stdout.write(
+            render_config_sources(request, _parse_config_part_to_show(arguments.info) or "all")
+        )
     return True
 
 
-def compose_request(
+def build_compose_request(
     arguments: argparse.Namespace, context: Context, *, more: Sequence[str] = ()
 ) -> ComposeRequest:
     """Return the request for these words, and for `more` overrides after them."""
     command = arguments.command
     if command is not None and not command:
         raise UsageError(
-            "there is no command behind --",
+            "no command follows --",
             hint=f"for example: hpckit {arguments.words[0]} -- python train.py --lr 0.1",
         )
     swallowed = [word for word in (arguments.cfg, arguments.info) if _is_override(word)]
@@ -89,22 +91,22 @@ def compose_request(
         overrides=(*swallowed, *arguments.overrides, *more),
         command=None if command is None else tuple(command),
         config_dir=arguments.config_dir,
-        config_name=_config_name(arguments, context) or None,
+        config_name=_choose_config_name(arguments, context) or None,
         multirun=arguments.multirun,
         environ=context.environ,
         cwd=context.cwd,
     )
 
 
-def _config_name(arguments: argparse.Namespace, context: Context) -> str | None:
+def _choose_config_name(arguments: argparse.Namespace, context: Context) -> str | None:
     named: str | None = arguments.config_name or context.environ.get(CONFIG_NAME)
     return named
 
 
-def recorded_words(arguments: argparse.Namespace, context: Context) -> tuple[str, ...]:
+def list_words_to_record(arguments: argparse.Namespace, context: Context) -> tuple[str, ...]:
     """Return the words as typed, plus the --config-name that came from the environment variable."""
     words: tuple[str, ...] = arguments.words
-    name = _config_name(arguments, context)
+    name = _choose_config_name(arguments, context)
     if name is None or arguments.config_name:
         return words
     return (*words[:1], f"--config-name={name}", *words[1:])
@@ -115,6 +117,6 @@ def _is_override(word: str | None) -> bool:
     return word is not None and ("=" in word or word.startswith("~"))
 
 
-def _topic(word: str) -> str:
+def _parse_config_part_to_show(word: str) -> str:
     # In Hydra's own --cfg, `job` means the whole configuration.
     return "" if _is_override(word) or word == "job" else word

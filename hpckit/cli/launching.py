@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import argparse
 
-from hpckit.cli.compose_options import compose_request, recorded_words
-from hpckit.cli.gc_pause import gc_paused
+from hpckit.cli.compose_options import build_compose_request, list_words_to_record
+from hpckit.cli.gc_pause import pause_garbage_collector
 from hpckit.cli.launch_output import (
     WOULD_ASK,
-    left_out,
-    may_repeat,
-    nothing_left,
+    confirm_repeated_runs,
+    left_out_to_json,
+    print_check_findings,
     print_scripts,
-    say_checked,
-    say_known,
-    say_started,
-    wait_for_all,
+    print_started_launch,
+    report_nothing_to_launch,
+    tell_which_runs_are_not_launched,
+    wait_for_new_and_adopted_runs,
 )
-from hpckit.cli.terminal.foreground import foreground
+from hpckit.cli.terminal.foreground import open_foreground_terminal
 from hpckit.context import Context
 from hpckit.operations import check, launch
 from hpckit.patterns import lazy_pattern
@@ -28,40 +28,40 @@ _CLUSTER = lazy_pattern(r"\+{0,2}cluster(\.kind)?=")
 
 def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
     """Launch, or with --dry-run print the scripts; returns the exit code of the verb."""
-    options = _options(arguments)
+    options = _build_launch_options(arguments)
     chosen = any(_CLUSTER.match(word) for word in arguments.overrides)
     here = ("cluster=local",) if arguments.foreground and not chosen else ()
-    request = compose_request(arguments, context, more=here)
-    with gc_paused():
-        words = recorded_words(arguments, context)
+    request = build_compose_request(arguments, context, more=here)
+    with pause_garbage_collector():
+        words = list_words_to_record(arguments, context)
         planned = launch.plan_launch(request, words, options, context)
     known, left = planned.known, planned.left
-    say_known(known, context, planned.whole.plan.cluster.kind, dry=arguments.dry_run)
+    tell_which_runs_are_not_launched(known, context, planned.whole.plan.cluster.kind, dry=arguments.dry_run)
     if left is None:
-        return nothing_left(planned.whole, known, context, arguments)
-    more = left_out(left, known)
+        return report_nothing_to_launch(planned.whole, known, context, arguments)
+    more = left_out_to_json(left, known)
     if arguments.dry_run:
         shown = replace(left, scripts=planned.scripts)
         print_scripts(shown, context, as_json=arguments.json, more=more)
-    elif not may_repeat(known, arguments, context):
+    elif not confirm_repeated_runs(known, arguments, context):
         return 2
-    checked = launch.check_planned(planned, context)
-    fits = checked is None or say_checked(checked, context)
-    if arguments.dry_run and planned.repeats:
+    checked = launch.check_planned_launch(planned, context)
+    fits = checked is None or print_check_findings(checked, context)
+    if arguments.dry_run and planned.would_repeat_runs:
         context.note(WOULD_ASK)
         return 2
     if arguments.dry_run or not fits:
         return 0 if fits else 2
     if arguments.foreground:
-        with foreground(context) as terminal:
+        with open_foreground_terminal(context) as terminal:
             started = launch.start_launch(left, context, terminal=terminal.device)
-            return terminal.attend(started.launch)
-    started = launch.start_planned(left, planned, context)
-    say_started(started, context, as_json=arguments.json, more=more)
-    return wait_for_all(started.launch, known, context, arguments) if arguments.wait else 0
+            return terminal.relay_terminal_until_run_ends(started.launch)
+    started = launch.start_planned_launch(left, planned, context)
+    print_started_launch(started, context, as_json=arguments.json, more=more)
+    return wait_for_new_and_adopted_runs(started.launch, known, context, arguments) if arguments.wait else 0
 
 
-def _options(arguments: argparse.Namespace) -> launch.LaunchOptions:
+def _build_launch_options(arguments: argparse.Namespace) -> launch.LaunchOptions:
     shallow = arguments.no_model or arguments.dry_run
     depth = check.ModelDepth.nothing if shallow else check.ModelDepth.sure
     return launch.LaunchOptions(

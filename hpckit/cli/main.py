@@ -1,8 +1,7 @@
 """The command line: picks the verb, imports only that, and turns errors into exit codes.
 
-Exit codes: 0 fine, 1 a run failed or standard output cannot be written, 2 usage or configuration, 3
-the scheduler refused or does not answer; 130 after Ctrl-C and 141 after a closed pipe, as in
-shells.
+Exit codes: 0 fine, 1 a run failed or standard output cannot be written, 2 usage or configuration, 3 the
+scheduler refused or does not answer; 130 after Ctrl-C and 141 after a closed pipe, as in shells.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from types import ModuleType
 from typing import NoReturn
 
 from hpckit import __version__
-from hpckit.cli.gc_pause import gc_paused
-from hpckit.cli.parsing import OptionalValue, option_hint, plain
-from hpckit.cli.streams import forget_output, open_standard_streams
-from hpckit.cli.terminal.progress_bar import progress_bar
+from hpckit.cli.gc_pause import pause_garbage_collector
+from hpckit.cli.parsing import OptionalValue, reword_argparse_error, suggest_option
+from hpckit.cli.streams import open_standard_streams, redirect_output_to_null
+from hpckit.cli.terminal.progress_bar import show_progress_bar
 from hpckit.context import Context
 from hpckit.errors import HpckitError, OutputError, UsageError
-from hpckit.planning.secrecy import known_secrets, masked_text
-from hpckit.runtime.environ import environment
+from hpckit.planning.secrecy import find_secrets_in_environment, mask_message
+from hpckit.runtime.environ import copy_environment
 
 VERB_GROUPS = {
     "start": {
@@ -83,9 +82,7 @@ HIDDEN_VERBS = {
 VERBS = {verb: line for group in VERB_GROUPS.values() for verb, line in group.items()}
 
 _MODULES = {
-    **{
-        verb: f"cli.commands.{name}.{verb}" for name, group in VERB_GROUPS.items() for verb in group
-    },
+    **{verb: f"cli.commands.{name}.{verb}" for name, group in VERB_GROUPS.items() for verb in group},
     **dict.fromkeys(HIDDEN_VERBS, "cli.commands.hidden"),
     "plan": "features.capacity.verb",
     "bench": "features.interconnect.verb",
@@ -146,45 +143,45 @@ exit codes: 0 fine, 1 a run failed, 2 usage or configuration, 3 the scheduler re
 def main(argv: Sequence[str] | None = None, context: Context | None = None) -> int:
     """Run the command line and return its exit code; tests pass their own words and context."""
     words = sys.argv[1:] if argv is None else list(argv)
-    context = context or process_context()
+    context = context or build_process_context()
     if argv is None and "_ARGCOMPLETE" in context.environ and "COMP_LINE" in context.environ:
-        code: int = importlib.import_module("hpckit.cli.completion").answer_shell(context)
+        code: int = importlib.import_module("hpckit.cli.completion").answer_shell_completion(context)
         return code
     try:
-        code = _dispatch(words, context)
+        code = _run_verb(words, context)
         context.stdout.flush()
     except HpckitError as error:
-        known = known_secrets(context.environ)
-        context.note(f"error: {masked_text(error.message, words, known)}")
-        context.note_more(masked_text(error.hint, words, known))
+        known = find_secrets_in_environment(context.environ)
+        context.note(f"error: {mask_message(error.message, words, known)}")
+        context.note_more(mask_message(error.hint, words, known))
         if isinstance(error, OutputError):
-            forget_output()
+            redirect_output_to_null()
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        forget_output()
+        redirect_output_to_null()
         return PIPE_CLOSED
     return code
 
 
-def process_context() -> Context:
+def build_process_context() -> Context:
     """Return the context of this process."""
     output_open = sys.stdout is not None
     stdout, stderr = open_standard_streams()
     return Context(
-        environ=environment(),
+        environ=copy_environment(),
         cwd=Path.cwd(),
         stdout=stdout,
         stderr=stderr,
         now=lambda: datetime.now(UTC),
         sleep=time.sleep,
-        meter=progress_bar,
+        meter=show_progress_bar,
         output_open=output_open,
     )
 
 
-def verb_module(verb: str) -> ModuleType:
+def import_verb_module(verb: str) -> ModuleType:
     """Import a verb's module; raises UsageError for an unknown verb."""
     if verb not in VERBS and verb not in HIDDEN_VERBS:
         meant = _MEANT.get(verb)
@@ -193,13 +190,13 @@ def verb_module(verb: str) -> ModuleType:
             f"there is no verb {verb!r}" + (f"; did you mean `hpckit {near[0]}`?" if near else ""),
             hint="`hpckit --help` lists all verbs",
         )
-    with gc_paused():
+    with pause_garbage_collector():
         return importlib.import_module(f"hpckit.{_MODULES[verb]}")
 
 
-def verb_parser(verb: str) -> argparse.ArgumentParser:
+def build_verb_parser(verb: str) -> argparse.ArgumentParser:
     """Return the parser of a verb's words."""
-    module = verb_module(verb)
+    module = import_verb_module(verb)
     parser = _Parser(
         prog=f"hpckit {verb}",
         description=(VERBS | HIDDEN_VERBS)[verb],
@@ -223,11 +220,11 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError in words, naming the option or value that was probably meant."""
-        message, guess = plain(message)
+        message, guess = reword_argparse_error(message)
         hint = guess or self._choices_hint(message) or f"`{self.prog} --help` lists the options"
         unknown = message.removeprefix(_UNRECOGNIZED).split() if _UNRECOGNIZED in message else ()
         if unknown:
-            hint = option_hint(
+            hint = suggest_option(
                 unknown[0],
                 self.words,
                 self._option_string_actions,
@@ -238,7 +235,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=hint)
 
     def _choices_hint(self, message: str) -> str:
-        """Return what the first argument that is said to be missing can be, if that is a list."""
+        """Return the choices of the first missing argument, if it has any."""
         for action in self._actions:
             if action.choices and message.startswith(f"{action.metavar} ") and "missing" in message:
                 return f"{action.metavar} is one of {', '.join(map(str, action.choices))}"
@@ -262,19 +259,19 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_known_intermixed_args(words, namespace)
 
 
-def _dispatch(words: Sequence[str], context: Context) -> int:
+def _run_verb(words: Sequence[str], context: Context) -> int:
     if not words or words[0].startswith("-"):
-        return _without_verb(words, context)
+        return _print_general_help(words, context)
     if words[0] == "help":
-        return _dispatch([*words[1:2], "--help"], context)
-    module = verb_module(words[0])
+        return _run_verb([*words[1:2], "--help"], context)
+    module = import_verb_module(words[0])
     given, command = words[1:], None
     if getattr(module, "TAKES_COMMAND", False) and "--" in given:
         at = given.index("--")
         given, command = given[:at], list(given[at + 1 :])
     # Overrides may be anywhere among the options: `launch a=1 --wait b=2`.
     try:
-        parser = verb_parser(words[0])
+        parser = build_verb_parser(words[0])
         intermixed = getattr(module, "INTERMIXED", True)
         parse = parser.parse_intermixed_args if intermixed else parser.parse_args
         arguments = parse(given)
@@ -288,7 +285,7 @@ def _dispatch(words: Sequence[str], context: Context) -> int:
     return code
 
 
-def _without_verb(words: Sequence[str], context: Context) -> int:
+def _print_general_help(words: Sequence[str], context: Context) -> int:
     parser = _Parser(
         prog="hpckit",
         usage="hpckit [-h] [--version] VERB ...",

@@ -15,8 +15,7 @@ _INVALID = lazy_pattern(
     r"argument (?P<name>\S+): invalid (?P<kind>int|float) value: (?P<value>.*)", re.DOTALL
 )
 _CHOICE = lazy_pattern(
-    r"argument (?P<name>\S+): invalid choice: (?P<value>.*?) \(choose from (?P<known>.*)\)",
-    re.DOTALL,
+    r"argument (?P<name>\S+): invalid choice: (?P<value>.*?) \(choose from (?P<known>.*)\)", re.DOTALL
 )
 _OTHER = lazy_pattern(r"argument (?P<name>\S+): (?P<why>.*)", re.DOTALL)
 _WORDS = {"int": "a whole number, such as 3", "float": "a number, such as 1.5"}
@@ -34,31 +33,29 @@ _FILLERS = ("num", "n", "number", "of", "count", "total", "size", "len", "length
 _GIVEN = "_given_once"
 
 
-def plain(message: str) -> tuple[str, str]:
+def reword_argparse_error(message: str) -> tuple[str, str]:
     """Return a message of argparse in words, and a hint, which is empty if there is none."""
     if found := _INVALID.fullmatch(message):
-        return f"{_name(found)} is {found['value']}; it takes {_WORDS[found['kind']]}", ""
+        return f"{_argument_name(found)} is {found['value']}; it takes {_WORDS[found['kind']]}", ""
     if found := _CHOICE.fullmatch(message):
         known = [choice.strip(" '\"") for choice in found["known"].split(",")]
-        near = difflib.get_close_matches(
-            found["value"].strip("'\""), known, n=1, cutoff=_LIKE_CHOICE
-        )
+        near = difflib.get_close_matches(found["value"].strip("'\""), known, n=1, cutoff=_LIKE_CHOICE)
         hint = f"did you mean {near[0]}?" if near else ""
-        return f"{_name(found)} is {found['value']}; it is one of {', '.join(known)}", hint
+        return f"{_argument_name(found)} is {found['value']}; it is one of {', '.join(known)}", hint
     if found := _MISSING.fullmatch(message):
         names = [name.split("/")[0] for name in found["names"].split(", ")]
         return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing", ""
     if found := _OTHER.fullmatch(message):
         why = found["why"]
-        return f"{_name(found)} {'needs a value' if why == _NO_VALUE else why}", ""
+        return f"{_argument_name(found)} {'needs a value' if why == _NO_VALUE else why}", ""
     return message, ""
 
 
-def _name(found: re.Match[str]) -> str:
+def _argument_name(found: re.Match[str]) -> str:
     return found["name"].split("/")[-1]
 
 
-def option_hint(
+def suggest_option(
     unknown: str,
     words: Sequence[str],
     options: Collection[str],
@@ -79,21 +76,21 @@ def option_hint(
     near = difflib.get_close_matches(name, options, n=1, cutoff=_LIKE_OPTION)
     if near:
         return f"did you mean {near[0]}?"
-    if not takes_command and (alike := _same_stem(name, options)):
+    if not takes_command and (alike := _find_options_by_stem(name, options)):
         return f"did you mean {' or '.join(alike)}?"
     if not composes or not takes_command or not name.startswith("--"):
         return f"`{verb} --help` lists the options"
     if not given:
-        value = _behind(unknown, words)
+        value = _value_after_option(unknown, words)
     key = name.lstrip("-").replace("-", "_")
     own = shlex.join([name, value]) if value else name
     return (
         f"write what is configured as a word, without dashes: {key}={value or '...'}\n"
-        f"options of your own script belong behind --: {verb} -- python train.py {own}"
+        f"options of your own script belong after --: {verb} -- python train.py {own}"
     )
 
 
-def _same_stem(name: str, options: Collection[str]) -> list[str]:
+def _find_options_by_stem(name: str, options: Collection[str]) -> list[str]:
     """Return options with the word that matters in a name: `--gpus` for `--gpu-count`."""
     stems = [part for part in name.lower().strip("-").split("-") if part not in _FILLERS]
     stem = "".join(stems[:1]).removeprefix("n")
@@ -107,8 +104,7 @@ def _same_stem(name: str, options: Collection[str]) -> list[str]:
     return [option for option in long if any(part.startswith(stem) for part in parts[option])][:3]
 
 
-def _behind(option: str, words: Sequence[str]) -> str:
-    """Return the word after an option, if it can be its value."""
+def _value_after_option(option: str, words: Sequence[str]) -> str:
     place = list(words).index(option) + 1 if option in words else len(words)
     following = words[place] if place < len(words) else ""
     return "" if following.startswith("-") or "=" in following else following
@@ -155,8 +151,6 @@ class Once(argparse.Action):
         given: set[str] = getattr(namespace, _GIVEN, set())
         if option_string is not None and self.dest in given:
             before = getattr(namespace, self.dest)
-            raise argparse.ArgumentError(
-                self, f"is given twice, as {before} and {values}: give it once"
-            )
+            raise argparse.ArgumentError(self, f"is given twice, as {before} and {values}: give it once")
         setattr(namespace, _GIVEN, given | {self.dest})
         setattr(namespace, self.dest, values)

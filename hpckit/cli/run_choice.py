@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import argparse
 
-from hpckit.cli.options import add_filters, filter_of, output_dir
+from hpckit.cli.options import add_filter_options, build_filter, choose_output_dir
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.model.parallel.settings import is_override
+from hpckit.model.parallel.settings import looks_like_override
 from hpckit.patterns import lazy_pattern
 from hpckit.record.launches import Launch
-from hpckit.record.lookup import find
-from hpckit.report.run_filter import RunFilter, causes_named, indices_named
+from hpckit.record.lookup import find_launch_or_run
+from hpckit.report.run_filter import RunFilter, parse_failure_causes, parse_run_indices
 
 
-def add_run_choice(parser: argparse.ArgumentParser, *, also: str = "") -> None:
+def add_run_choice_arguments(parser: argparse.ArgumentParser, *, also: str = "") -> None:
     """Add LAUNCH or several RUNs, and the filters; `also` is what else the words may be."""
     parser.add_argument(
         "references",
@@ -26,7 +26,7 @@ def add_run_choice(parser: argparse.ArgumentParser, *, also: str = "") -> None:
         help="a launch, or runs of one: id, beginning of one, name, .3, @-2, or folder (default: "
         f"latest launch){also}",
     )
-    add_filters(parser)
+    add_filter_options(parser)
     parser.add_argument(
         "--cause",
         metavar="CAUSE[,CAUSE]",
@@ -35,9 +35,7 @@ def add_run_choice(parser: argparse.ArgumentParser, *, also: str = "") -> None:
         help="only runs that failed for one of these causes, such as nan or hang; a word of a "
         "name is enough: oom",
     )
-    parser.add_argument(
-        "--runs", metavar="RANGES", help="only these runs of the launch, such as 3-7,12"
-    )
+    parser.add_argument("--runs", metavar="RANGES", help="only these runs of the launch, such as 3-7,12")
 
 
 _SLURM_LIST = lazy_pattern(
@@ -46,44 +44,42 @@ _SLURM_LIST = lazy_pattern(
 )
 
 
-def take_overrides(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Take the overrides out of the words of `add_run_choice`, and return them.
+def extract_overrides(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Take the overrides out of the words of `add_run_choice_arguments`, and return them.
 
     A run has one value of each: commas of Slurm's lists get their quotes.
     """
-    overrides = tuple(reference for reference in arguments.references if is_override(reference))
-    arguments.references = [
-        reference for reference in arguments.references if reference not in overrides
-    ]
+    overrides = tuple(reference for reference in arguments.references if looks_like_override(reference))
+    arguments.references = [reference for reference in arguments.references if reference not in overrides]
     return tuple(_SLURM_LIST.sub(r"\1'\2'", override) for override in overrides)
 
 
-def run_choice(
+def choose_runs(
     arguments: argparse.Namespace, context: Context
 ) -> tuple[Launch, tuple[int, ...] | None, RunFilter]:
     """Return the launch, the runs that are named (None if none is), and the filters.
 
     Raises UsageError.
     """
-    basic, causes = filter_of(arguments), causes_named(arguments.cause)
-    launch, named = _named(arguments, context)
+    basic, causes = build_filter(arguments), parse_failure_causes(arguments.cause)
+    launch, named = _find_named_runs(arguments, context)
     indices = None
     if arguments.runs is not None:
-        indices = indices_named(arguments.runs, len(launch.runs), launch.id)
-    wanted = RunFilter(basic=basic, causes=causes, indices=indices, words=_words(arguments))
+        indices = parse_run_indices(arguments.runs, len(launch.runs), launch.id)
+    wanted = RunFilter(basic=basic, causes=causes, indices=indices, words=_format_filter_options(arguments))
     return launch, named, wanted
 
 
-def _named(
+def _find_named_runs(
     arguments: argparse.Namespace, context: Context
 ) -> tuple[Launch, tuple[int, ...] | None]:
-    base = output_dir(arguments, context)
-    first, *others = [find(word, base, cwd=context.cwd) for word in arguments.references or [None]]
+    base = choose_output_dir(arguments, context)
+    first, *others = [
+        find_launch_or_run(word, base, cwd=context.cwd) for word in arguments.references or [None]
+    ]
     if not others:
         return first.launch, first.indices
-    launches = {
-        selection.launch.folder.resolve(): selection.launch.id for selection in (first, *others)
-    }
+    launches = {selection.launch.folder.resolve(): selection.launch.id for selection in (first, *others)}
     if len(launches) > 1:
         raise UsageError(
             f"these are runs of {len(launches)} launches: {', '.join(launches.values())}",
@@ -98,7 +94,7 @@ def _named(
     return first.launch, tuple(sorted(set(indices)))
 
 
-def _words(arguments: argparse.Namespace) -> str:
+def _format_filter_options(arguments: argparse.Namespace) -> str:
     words = [f"--state {state}" for state in arguments.state]
     words += ["--failed"] if arguments.failed else []
     words += [f"--override {word}" for word in arguments.override]

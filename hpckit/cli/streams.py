@@ -30,13 +30,13 @@ def open_standard_streams() -> tuple[TextIO, TextIO]:
     os.close(fd)
     # If something else has replaced a stream (as tests do), it must receive the output.
     if sys.stdout is sys.__stdout__:
-        sys.stdout = _Output.around(sys.stdout, fd=1)
+        sys.stdout = _Output.wrap_stream(sys.stdout, fd=1)
     if sys.stderr is sys.__stderr__:
-        sys.stderr = _Remarks.around(sys.stderr, fd=2)
+        sys.stderr = _Remarks.wrap_stream(sys.stderr, fd=2)
     return sys.stdout, sys.stderr
 
 
-def forget_output() -> None:
+def redirect_output_to_null() -> None:
     """Keep Python from reporting an unwritable stream again when it flushes at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     for fd in (1, 2):
@@ -48,7 +48,7 @@ class _Stream(io.TextIOWrapper):
     """A standard stream with its own encoding, to which any text can be written."""
 
     @classmethod
-    def around(cls, stream: TextIO | None, *, fd: int) -> _Stream:
+    def wrap_stream(cls, stream: TextIO | None, *, fd: int) -> _Stream:
         """Take over a stream that Python has opened; None if it was closed."""
         if stream is None:
             raw = cast("BinaryIO", open(fd, "wb", closefd=False))  # noqa: SIM115  # stays open
@@ -69,7 +69,7 @@ class _Output(_Stream):
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise _unwritable(error) from error
+            raise _unwritable_output_error(error) from error
 
     def flush(self) -> None:
         """Write buffered text; raises OutputError on failure."""
@@ -78,7 +78,7 @@ class _Output(_Stream):
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise _unwritable(error) from error
+            raise _unwritable_output_error(error) from error
 
 
 class _Remarks(_Stream):
@@ -96,8 +96,8 @@ class _Remarks(_Stream):
             super().flush()
 
 
-def _unwritable(error: OSError) -> OutputError:
+def _unwritable_output_error(error: OSError) -> OutputError:
     return OutputError(
         f"standard output cannot be written: {error.strerror}",
-        hint="free some space there, or write it elsewhere",
+        hint="if its disk is full, free some space, or send the output elsewhere: > FILE",
     )

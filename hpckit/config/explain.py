@@ -15,11 +15,23 @@ from hydra.errors import MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 
 from hpckit.config import explain_file
-from hpckit.config.failures import FAILURES, NOT_LISTED, inner, reason, unknown_key
-from hpckit.config.names import dotted_keys, meant_by, nearest, question, siblings
-from hpckit.config.overrides import parse
-from hpckit.config.primary import is_ours
-from hpckit.config.schema import known_in, takes
+from hpckit.config.failures import (
+    FAILURES,
+    NOT_LISTED,
+    find_omegaconf_error,
+    is_unknown_key_error,
+    most_specific_error_line,
+)
+from hpckit.config.names import (
+    format_did_you_mean,
+    guess_intended_key,
+    list_dotted_keys,
+    list_sibling_keys,
+    suggest_nearest_names,
+)
+from hpckit.config.overrides import parse_hydra_overrides
+from hpckit.config.primary import builds_on_hpckit
+from hpckit.config.schema import describe_allowed_values, list_section_keys
 from hpckit.config.session import Session
 from hpckit.errors import ConfigError
 from hpckit.model.failure import RESTARTABLE
@@ -31,11 +43,11 @@ _Groups = Mapping[str, tuple[str, ...]]
 def load_config(session: Session, overrides: Sequence[str]) -> DictConfig:
     """Compose one configuration, unresolved; raises ConfigError with one message."""
     try:
-        config = session.load(overrides)
+        config = session.compose_config(overrides)
     except FAILURES as error:
-        raise _explain(error, session, overrides) from error
+        raise _explain_composition_error(error, session, overrides) from error
     if "cluster" not in config or OmegaConf.get_type(config, "cluster") is not Cluster:
-        raise explain_file.not_ours(session)
+        raise explain_file.explain_config_without_hpckit(session)
     late = [name for name in config.get("imports") or () if name not in sys.modules]
     if late:
         raise ConfigError(
@@ -43,81 +55,80 @@ def load_config(session: Session, overrides: Sequence[str]) -> DictConfig:
             hint="Name such modules in the file of the primary configuration itself, or on the "
             f"command line: imports=[{','.join(late)}]",
         )
-    forgotten = explain_file.without_package(config, session, overrides)
+    forgotten = explain_file.explain_misplaced_experiment_keys(config, session, overrides)
     if forgotten is not None:
         raise forgotten
     return config
 
 
-def _explain(error: Exception, session: Session, overrides: Sequence[str]) -> ConfigError:
-    if not is_ours(session.folders, session.config_name):
-        return explain_file.not_ours(session)
+def _explain_composition_error(error: Exception, session: Session, overrides: Sequence[str]) -> ConfigError:
+    if not builds_on_hpckit(session.folders, session.config_name):
+        return explain_file.explain_config_without_hpckit(session)
     unreadable = explain_file.explain_unreadable_file(error, session)
     if unreadable is not None:
         return unreadable
     if isinstance(error, MissingConfigException):
         return explain_file.explain_missing_file(error, session, overrides)
-    words = parse(overrides, session.loader)
+    words = parse_hydra_overrides(overrides, session.loader)
     return (
-        _without_package(session, words)
-        or _culprit(session, words)
-        or explain_file.content(error, session, overrides)
+        _explain_misplaced_experiment_keys(session, words)
+        or _explain_failing_override(session, words)
+        or explain_file.explain_invalid_content(error, session, overrides)
     )
 
 
-def _without_package(session: Session, words: Sequence[Override]) -> ConfigError | None:
-    """Return an error if the experiment's keys are not at the root, where overrides expect them."""
+def _explain_misplaced_experiment_keys(session: Session, words: Sequence[Override]) -> ConfigError | None:
     choices = [str(word.input_line) for word in words if session.has_group(word.key_or_group)]
     try:
-        config = session.load(choices)
+        config = session.compose_config(choices)
     except FAILURES:
         return None
-    return explain_file.without_package(config, session, choices)
+    return explain_file.explain_misplaced_experiment_keys(config, session, choices)
 
 
-def _culprit(session: Session, overrides: Sequence[Override]) -> ConfigError | None:
+def _explain_failing_override(session: Session, overrides: Sequence[Override]) -> ConfigError | None:
     """Find the first override that does not compose, groups before values, and explain it.
 
     Returns None if the files do not compose even without overrides.
     """
-    groups = session.groups()
+    groups = session.list_option_groups()
     ordered = sorted(overrides, key=lambda override: override.key_or_group not in groups)
-    base = _try(session, ())
+    base = _compose_or_return_error(session, ())
     for count, override in enumerate(ordered, start=1):
         if isinstance(base, Exception):
             break
-        composed = _try(session, ordered[:count])
+        composed = _compose_or_return_error(session, ordered[:count])
         if isinstance(composed, Exception):
-            return _fault(override, composed, base, groups)
+            return _explain_override_error(override, composed, base, groups)
         base = composed
     return None
 
 
-def _try(session: Session, overrides: Sequence[Override]) -> DictConfig | Exception:
+def _compose_or_return_error(session: Session, overrides: Sequence[Override]) -> DictConfig | Exception:
     try:
-        return session.load([str(override.input_line) for override in overrides])
+        return session.compose_config([str(override.input_line) for override in overrides])
     except FAILURES as error:
         return error
 
 
-def _fault(
+def _explain_override_error(
     override: Override, error: Exception, base: DictConfig, groups: _Groups
 ) -> ConfigError | None:
     key, line = override.key_or_group, override.input_line
     if key in groups and not isinstance(override.value(), dict):
-        return _in_group(override, error)
-    keys = dotted_keys(cast("dict[str, Any]", OmegaConf.to_container(base)))
+        return _explain_group_choice(override, error)
+    keys = list_dotted_keys(cast("dict[str, Any]", OmegaConf.to_container(base)))
     if "/" in key or override.package is not None:
-        return explain_file.no_group(str(override.input_line), f"group {key}", key, groups)
-    if unknown_key(error):
-        cause = inner(error)
+        return explain_file.explain_unknown_group(str(override.input_line), f"group {key}", key, groups)
+    if is_unknown_key_error(error):
+        cause = find_omegaconf_error(error)
         lost = str(cause.full_key) if cause is not None and key in keys else key
-        return _unknown(override, lost, keys, groups)
-    hint = "Set it to another value instead." if override.is_delete() else takes(key)
-    return ConfigError(f"{line}: {reason(error)}.", hint=hint)
+        return _explain_unknown_key(override, lost, keys, groups)
+    hint = "Set it to another value instead." if override.is_delete() else describe_allowed_values(key)
+    return ConfigError(f"{line}: {most_specific_error_line(error)}.", hint=hint)
 
 
-def _in_group(override: Override, error: Exception) -> ConfigError | None:
+def _explain_group_choice(override: Override, error: Exception) -> ConfigError | None:
     line, group = str(override.input_line), override.key_or_group
     told = str(error)
     inside = "raised while composing" in told or "appears more than once" in told
@@ -125,7 +136,7 @@ def _in_group(override: Override, error: Exception) -> ConfigError | None:
     if inside or (not override.is_add() and "Multiple values for" in told):
         return None  # the chosen file is wrong, not the choice
     if override.is_add():
-        return ConfigError(f"{line}: {group} is chosen already.", hint=f"Write {line.lstrip('+')}")
+        return ConfigError(f"{line}: {group} is already chosen.", hint=f"Write {line.lstrip('+')}")
     if NOT_LISTED in told:
         return ConfigError(
             f"{line}: the defaults list of the primary configuration has no {group} to replace.",
@@ -133,32 +144,33 @@ def _in_group(override: Override, error: Exception) -> ConfigError | None:
             "shows the files).",
         )
     return ConfigError(
-        f"{line}: {reason(error)}.",
+        f"{line}: {most_specific_error_line(error)}.",
         hint=f"Write {group}=OPTION; `--info groups` lists the options.",
     )
 
 
-def _unknown(override: Override, key: str, keys: Sequence[str], groups: _Groups) -> ConfigError:
+def _explain_unknown_key(override: Override, key: str, keys: Sequence[str], groups: _Groups) -> ConfigError:
     section = key.rpartition(".")[0]
-    beside = siblings(key, keys)
+    beside = list_sibling_keys(key, keys)
     message = (
-        f"{override.input_line}: there is no key {key}.{question(nearest(key, [*groups, *keys]))}"
+        f"{override.input_line}: there is no key "
+        f"{key}.{format_did_you_mean(suggest_nearest_names(key, [*groups, *keys]))}"
     )
     cause = key.rpartition(".")[2]
     if section == "recovery.restarts" and cause not in RESTARTABLE:
         return ConfigError(
-            f"{override.input_line}: {cause} is no cause that a run is started again after."
-            f"{question(nearest(cause, RESTARTABLE))}",
+            f"{override.input_line}: {cause} is not a cause after which a run is restarted."
+            f"{format_did_you_mean(suggest_nearest_names(cause, RESTARTABLE))}",
             hint=f"Causes: {', '.join(RESTARTABLE)}.",
         )
-    if known_in(section):
-        return ConfigError(message, hint=f"Known in {section}: {', '.join(known_in(section))}.")
+    if list_section_keys(section):
+        return ConfigError(message, hint=f"Known in {section}: {', '.join(list_section_keys(section))}.")
     if override.is_delete():
-        return ConfigError(message, hint=f"Known: {', '.join(beside or siblings('', keys))}.")
+        return ConfigError(message, hint=f"Known: {', '.join(beside or list_sibling_keys('', keys))}.")
     line = str(override.input_line).lstrip("+")
     # Next to a key that exists, `+` may be taken for a slip, too; `++` never is.
-    plus = "++" if "Did you mean" in message or meant_by(key) is not None else "+"
+    plus = "++" if "Did you mean" in message or guess_intended_key(key) is not None else "+"
     hint = f"To add a key of your own by that name, write {plus}{line}"
-    if not known_in(key.partition(".")[0]):
-        hint += f"; a command gets what stands behind `--`: {line}, or '${{{key}}}' there"
+    if not list_section_keys(key.partition(".")[0]):
+        hint += f"; a command gets what follows `--`: {line}, or '${{{key}}}' there"
     return ConfigError(message, hint=hint)

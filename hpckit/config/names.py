@@ -32,7 +32,7 @@ _SHORT = 4
 """Names this short are similar to many unrelated words: `speed` is not a typo of `seed`."""
 
 
-def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
+def suggest_nearest_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
     """Return up to three of `known` that `name` may stand for, the most likely first.
 
     Dotted names in one section are compared by their last part. Across sections, the same last part
@@ -44,67 +44,69 @@ def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
         return (_OF_SLURM[name],)
     section, _, last = name.rpartition(".")
     if section in names:
-        names = [o for o in names if o in siblings(name, names) or o.endswith(f".{last}")]
-    scored = [(_likeness(name, other), other) for other in names]
+        names = [o for o in names if o in list_sibling_keys(name, names) or o.endswith(f".{last}")]
+    scored = [(_score_key_similarity(name, other), other) for other in names]
     likely = sorted((pair for pair in scored if pair[0] >= _ALIKE), key=lambda pair: -pair[0])
     return tuple(other for _, other in likely[:_SHOWN])
 
 
-def meant_by(key: str) -> str | None:
+def guess_intended_key(key: str) -> str | None:
     """Return the key that an added one was probably meant to be; None if it is not a typo."""
     root, dot, rest = key.partition(".")
     if root in _ROOT:
         return None
     if root in RESOURCES and not dot:
         return f"resources.{root}"
-    near = [(_alike(root, name), name) for name in _ROOT if _is_near(root, name)]
+    near = [(_text_similarity_ratio(root, name), name) for name in _ROOT if _is_likely_root_typo(root, name)]
     return f"{max(near)[1]}{dot}{rest}" if near else None
 
 
-def question(candidates: Iterable[str]) -> str:
+def format_did_you_mean(candidates: Iterable[str]) -> str:
     """Return ` Did you mean a or b?`, or nothing if there is no candidate."""
     listed = list(candidates)
     return f" Did you mean {' or '.join(listed)}?" if listed else ""
 
 
-def dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> tuple[str, ...]:
+def list_dotted_keys(values: Mapping[Any, Any], prefix: str = "") -> tuple[str, ...]:
     """Return every key of a nested mapping as a dotted path, including sections."""
     keys: list[str] = []
     for key, value in values.items():
         path = f"{prefix}{key}"
         keys.append(path)
         if isinstance(value, Mapping):
-            keys.extend(dotted_keys(value, f"{path}."))
+            keys.extend(list_dotted_keys(value, f"{path}."))
     return tuple(keys)
 
 
-def siblings(name: str, keys: Iterable[str]) -> tuple[str, ...]:
+def list_sibling_keys(name: str, keys: Iterable[str]) -> tuple[str, ...]:
     """Return the dotted keys in the same section as `name`."""
     section = name.rpartition(".")[0]
     return tuple(key for key in keys if key.rpartition(".")[0] == section)
 
 
-def _likeness(name: str, other: str) -> float:
+def _score_key_similarity(name: str, other: str) -> float:
     section, _, last = name.rpartition(".")
     other_section, _, other_last = other.rpartition(".")
     if section == other_section:
-        return _ratio(last, other_last)
+        return _score_name_similarity(last, other_last)
     if last == other_last:
         return _SAME_LAST_PART
-    return max(_ratio(name, other) * (section != ""), _ratio(last, other_last) - 0.05)
+    return max(
+        _score_name_similarity(name, other) * (section != ""), _score_name_similarity(last, other_last) - 0.05
+    )
 
 
-def _ratio(one: str, other: str) -> float:
+def _score_name_similarity(one: str, other: str) -> float:
     if other.startswith(f"{one}_"):
         return _FIRST_WORD  # `gpus` for `gpus_per_node`
-    return _alike(one, other)
+    return _text_similarity_ratio(one, other)
 
 
-def _is_near(root: str, name: str) -> bool:
+def _is_likely_root_typo(root: str, name: str) -> bool:
     if len(name) <= _SHORT:
         return sorted(root) == sorted(name) or root == f"{name}s"
-    return _alike(root, name) >= _LIKE_ROOT
+    return _text_similarity_ratio(root, name) >= _LIKE_ROOT
 
 
-def _alike(one: str, other: str) -> float:
+def _text_similarity_ratio(one: str, other: str) -> float:
     return SequenceMatcher(None, one.lower(), other.lower()).ratio()

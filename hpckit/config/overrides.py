@@ -23,7 +23,7 @@ from hydra.core.override_parser.types import (
 )
 from hydra.errors import HydraException, OverrideParseException
 
-from hpckit.config.schema import is_scalar, is_text, takes_decimals
+from hpckit.config.schema import is_decimal_key, is_scalar_key, key_takes_one_text
 from hpckit.errors import ConfigError
 from hpckit.patterns import lazy_pattern
 from hpckit.planning.sweep.points import MAX_POINTS
@@ -33,9 +33,7 @@ _EXAMPLES = (
     "special characters twice, once for the shell: 'key=\"a, b\"'."
 )
 
-_PROGRAM = lazy_pattern(
-    r"(?:\A|/)(?:python[\d.]*|bash|sh|torchrun|accelerate|srun|mpirun)\Z|\.sh\Z"
-)
+_PROGRAM = lazy_pattern(r"(?:\A|/)(?:python[\d.]*|bash|sh|torchrun|accelerate|srun|mpirun)\Z|\.sh\Z")
 
 _LISTS_OF_SLURM = frozenset({"resources.mail_type", "resources.exclude", "resources.dependency"})
 """Keys that take a list with commas, and hardly differ between runs."""
@@ -65,13 +63,13 @@ _CHOICE = lazy_pattern(
 _DECIMAL_COMMA = lazy_pattern(r"[+-]?\d+,\d+")
 
 
-def parse(overrides: Sequence[str], loader: ConfigLoader) -> tuple[Override, ...]:
+def parse_hydra_overrides(overrides: Sequence[str], loader: ConfigLoader) -> tuple[Override, ...]:
     """Parse overrides; raises ConfigError for the first one that is not in the grammar."""
     parser = OverridesParser.create(config_loader=loader)
     try:
         parsed = tuple(parser.parse_overrides(list(overrides)))
     except OverrideParseException as error:
-        raise _not_in_grammar(error, loader) from error
+        raise _override_grammar_error(error, loader) from error
     for override in parsed:
         if not override.key_or_group:
             raise ConfigError(f"{override.input_line!r} names no key.", hint=_EXAMPLES)
@@ -84,7 +82,7 @@ def parse(overrides: Sequence[str], loader: ConfigLoader) -> tuple[Override, ...
     return parsed
 
 
-def parse_plain_value(text: str) -> int | float | str | None:
+def parse_simple_override_value(text: str) -> int | float | str | None:
     """Return the value of a simple text without Hydra's slow parser; None for any other text."""
     if _INTEGER.match(text):
         return int(text)
@@ -94,90 +92,89 @@ def parse_plain_value(text: str) -> int | float | str | None:
     return quoted[1] if quoted else text if _WORD.match(text) else None
 
 
-def refuse_program(words: Sequence[str]) -> None:
+def refuse_program_among_overrides(words: Sequence[str]) -> None:
     """Raise ConfigError if words of a program, or parts of one value, are among the overrides."""
     bare = [place for place, word in enumerate(words) if "=" not in word and word[:1] != "~"]
-    split = [place for place, word in enumerate(words) if _is_open(word)]
+    split = [place for place, word in enumerate(words) if _has_unclosed_bracket(word)]
     if split and words[split[0] + 1 :]:
-        raise _split_by_shell(words, split[0])
+        raise _shell_split_error(words, split[0])
     if bare and bare[0] and words[bare[0] - 1].startswith("command="):
         # The shell has separated `command=python` and `train.py`.
         place = bare[0] - 1
         program = [words[place].removeprefix("command="), *words[bare[0] :]]
-        raise _belongs_behind(words[bare[0]], words[:place], program)
+        raise _misplaced_program_error(words[bare[0]], words[:place], program)
     if not bare:
         return
     word, program = words[bare[0]], list(words[bare[0] :])
     if _PROGRAM.search(word) or word.endswith(".py"):
         program = program if _PROGRAM.search(word) else ["python", *program]
-        raise _belongs_behind(word, words[: bare[0]], program)
+        raise _misplaced_program_error(word, words[: bare[0]], program)
 
 
-def _belongs_behind(word: str, before: Sequence[str], program: Sequence[str]) -> ConfigError:
+def _misplaced_program_error(word: str, before: Sequence[str], program: Sequence[str]) -> ConfigError:
     own = [one for one in before if one != "experiment=command"]
     return ConfigError(
-        f"{word!r} is not an override (key=value). A program to run stands behind --.",
+        f"{word!r} is not an override (key=value). Put a program to run after --.",
         hint=shlex.join(["hpckit", "launch", *own, "--", *program]),
     )
 
 
-def _is_open(word: str) -> bool:
-    """Return whether a bracket or a quote in the value is not closed."""
+def _has_unclosed_bracket(word: str) -> bool:
     value = word.partition("=")[2]
     if value[:1] in ("'", '"'):
         return value.count(value[0]) == 1
     return any(value.count(one) > value.count(other) for one, other in ("[]", "{}", "()"))
 
 
-def _split_by_shell(words: Sequence[str], place: int) -> ConfigError:
+def _shell_split_error(words: Sequence[str], place: int) -> ConfigError:
     """Return the error for words that belong together, up to the one that closes the bracket."""
     end = place + 1
-    while end < len(words) and _is_open(" ".join(words[place:end])):
+    while end < len(words) and _has_unclosed_bracket(" ".join(words[place:end])):
         end += 1
     whole = " ".join(words[place:end])
     return ConfigError(
-        f"{words[place]!r} is a part of an override: what is opened in it is not closed.",
-        hint=f"The shell splits at blanks; quote the whole of it: {shlex.quote(whole)}",
+        f"{words[place]!r} is a part of an override: a bracket or a quote in it is not closed.",
+        hint=f"The shell splits at spaces; quote the whole word: {shlex.quote(whole)}",
     )
 
 
-def check_swept(overrides: Sequence[Override], *, multirun: bool) -> None:
+def check_sweep_overrides(overrides: Sequence[Override], *, multirun: bool) -> None:
     """Raise ConfigError if something is swept without `multirun`, or has no values."""
     swept = [override for override in overrides if override.is_sweep_override()]
     if swept and not multirun:
-        raise _needs_multirun(swept[0])
+        raise _missing_multirun_error(swept[0])
     for override in swept:
-        _refuse_list_of_slurm(override)
+        _refuse_swept_slurm_list(override)
         if override.is_discrete_sweep():
-            swept_values(override, 1)
+            list_swept_values(override, 1)
 
 
-def quote_as_text(override: Override) -> str | None:
+def suggest_override_as_one_text(override: Override) -> str | None:
     """Return how to set a key to one text with commas, shell-quoted; None if it takes no text."""
     key, _, values = str(override.input_line).partition("=")
-    return _quoted_twice(key, values) if is_text(str(override.key_or_group)) else None
+    return _quote_for_shell_and_hydra(key, values) if key_takes_one_text(str(override.key_or_group)) else None
 
 
-def _quoted_twice(key: str, text: str) -> str:
+def _quote_for_shell_and_hydra(key: str, text: str) -> str:
     return shlex.quote(f"{key}={QuotedString(text=text, quote=Quote.double).with_quotes()}")
 
 
-def _refuse_list_of_slurm(override: Override) -> None:
+def _refuse_swept_slurm_list(override: Override) -> None:
     """Raise ConfigError for a list such as END,FAIL that would start a run for each item."""
     simple = override.value_type is ValueType.SIMPLE_CHOICE_SWEEP
     if simple and str(override.key_or_group) in _LISTS_OF_SLURM:
         key, _, values = str(override.input_line).partition("=")
         raise ConfigError(
             f"{override.input_line} would start a run for each of {values}",
-            hint=f"for one text write {quote_as_text(override)}; for a sweep write "
+            hint=f"for one text write {suggest_override_as_one_text(override)}; for a sweep write "
             f"{shlex.quote(f'{key}=choice({values})')}",
         )
 
 
-def swept_values(override: Override, most: int = MAX_POINTS + 1) -> Sequence[str]:
+def list_swept_values(override: Override, most: int = MAX_POINTS + 1) -> Sequence[str]:
     """Return the values of a sweep that can be listed, as text; raises ConfigError if it cannot."""
     try:
-        values = list(islice(_listed(override), most))
+        values = list(islice(_iterate_swept_values(override), most))
     except (HydraException, ValueError) as error:
         raise ConfigError(
             f"{override.input_line}: the sweep cannot be listed: {error}", hint=_EXAMPLES
@@ -190,7 +187,7 @@ def swept_values(override: Override, most: int = MAX_POINTS + 1) -> Sequence[str
     return values
 
 
-def _listed(override: Override) -> Iterator[str]:
+def _iterate_swept_values(override: Override) -> Iterator[str]:
     """Return the values of a sweep as text; a range that is too long to launch is not shuffled."""
     swept = override.value()
     if isinstance(swept, RangeSweep) and swept.shuffle:
@@ -211,39 +208,36 @@ def _listed(override: Override) -> Iterator[str]:
     )
 
 
-def _needs_multirun(override: Override) -> ConfigError:
+def _missing_multirun_error(override: Override) -> ConfigError:
     line, key = str(override.input_line), str(override.key_or_group)
-    values, text = line.partition("=")[2], quote_as_text(override)
+    values, text = line.partition("=")[2], suggest_override_as_one_text(override)
     simple = override.value_type is ValueType.SIMPLE_CHOICE_SWEEP
     if key == "command":
-        hint = f"A command stands behind --: hpckit launch -- {values}"
-    elif takes_decimals(key) and _DECIMAL_COMMA.fullmatch(values):
-        hint = f"A decimal number has a point: {key}={values.replace(',', '.')}; for a sweep add -m"
+        hint = f"Put the command after --: hpckit launch -- {values}"
+    elif is_decimal_key(key) and _DECIMAL_COMMA.fullmatch(values):
+        hint = f"Write decimals with a point: {key}={values.replace(',', '.')}; for a sweep add -m"
         hint += " (--multirun)."
     elif simple and text is not None:
         hint = f"For one text write {text}; for a sweep add -m (--multirun)."
-    elif not simple or is_scalar(key):
+    elif not simple or is_scalar_key(key):
         hint = "Add -m (--multirun)."
     else:
         listed = shlex.quote(f"{override.get_key_element()}=[{values}]")
         hint = f"Add -m (--multirun); for one list write {listed}."
-    return ConfigError(f"{line} asks for a sweep, and this is a single run.", hint=hint)
+    return ConfigError(f"{line} asks for a sweep, but this is a single run.", hint=hint)
 
 
-def _not_in_grammar(error: OverrideParseException, loader: ConfigLoader) -> ConfigError:
-    """Return the error with the one useful line of the parser's message."""
+def _override_grammar_error(error: OverrideParseException, loader: ConfigLoader) -> ConfigError:
     quoted = f"{error.override!r} is not an override in Hydra's grammar"
     stated = [line.strip() for line in str(error.message).splitlines()]
     lines = [line for line in stated if not line.startswith(_WITHOUT_NEWS)] or stated
     if "=" not in error.override and not error.override.startswith("~"):
         lines = ["it has no '='"]
     if lines[0].startswith("LexerNoViableAlt"):
-        lines = ["a character in it has to be quoted"]
+        lines = ["a character in it must be quoted"]
     if (found := _OF_THE_PARSER.match(lines[0])) is not None:
         at_end = found[1] == "<EOF>"
-        lines = [
-            "a value is missing at its end" if at_end else f"{found[1]!r} has no meaning there"
-        ]
+        lines = ["a value is missing at its end" if at_end else f"{found[1]!r} is not allowed there"]
     lines = [_RAISED.sub(r"\1: ", lines[0])]
     choices = [
         f"{group}={error.override}"
@@ -252,6 +246,6 @@ def _not_in_grammar(error: OverrideParseException, loader: ConfigLoader) -> Conf
     ]
     hint = f"Did you mean {' or '.join(choices)}?" if choices else _EXAMPLES
     key, _, text = error.override.partition("=")
-    if text and is_text(key.lstrip("+")):
-        hint = f"For one text write {_quoted_twice(key, text)}"
+    if text and key_takes_one_text(key.lstrip("+")):
+        hint = f"For one text write {_quote_for_shell_and_hydra(key, text)}"
     return ConfigError(f"{quoted}: {lines[0].removesuffix('.')}.", hint=hint)

@@ -14,13 +14,18 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 
-from hpckit.config.names import nearest, question
-from hpckit.config.overrides import check_swept, parse, parse_plain_value, swept_values
+from hpckit.config.names import format_did_you_mean, suggest_nearest_names
+from hpckit.config.overrides import (
+    check_sweep_overrides,
+    list_swept_values,
+    parse_hydra_overrides,
+    parse_simple_override_value,
+)
 from hpckit.errors import ConfigError
 from hpckit.model.search import Sweep
-from hpckit.planning.secrecy import masked_word
-from hpckit.planning.sweep.point_file import Cell, Row, place, read_points
-from hpckit.planning.sweep.points import check_equal_lengths, expand
+from hpckit.planning.secrecy import mask_override
+from hpckit.planning.sweep.point_file import Cell, Row, format_line_position, parse_point_file
+from hpckit.planning.sweep.points import check_equal_lengths, combine_axis_values
 from hpckit.values import dataclass
 
 KEY = "sweep.points"
@@ -28,12 +33,12 @@ KEY = "sweep.points"
 _SIMPLE = (bool, int, float, type(None))
 
 
-def is_points(override: Override) -> bool:
+def is_points_file_override(override: Override) -> bool:
     """Return whether an override names a file of points."""
     return str(override.key_or_group) == KEY and not override.is_delete()
 
 
-def read_columns(override: Override, cwd: Path, loader: ConfigLoader) -> tuple[Word, ...]:
+def read_points_columns(override: Override, cwd: Path, loader: ConfigLoader) -> tuple[Word, ...]:
     """Return the keys that the points of the file set, in the order of the file.
 
     Raises ConfigError if the file cannot be read, or a value is not in the grammar.
@@ -41,51 +46,49 @@ def read_columns(override: Override, cwd: Path, loader: ConfigLoader) -> tuple[W
     name = override.value() if not override.is_sweep_override() else None
     if not isinstance(name, str) or not name:
         raise ConfigError(
-            f"{override.input_line}: sweep.points is the name of one file",
+            f"{override.input_line}: sweep.points must be the name of one file",
             hint="for example sweep.points=points.csv",
         )
-    rows = read_points(_text(cwd / Path(name).expanduser(), name), Path(name).suffix, name)
+    rows = parse_point_file(_read_points_text(cwd / Path(name).expanduser(), name), Path(name).suffix, name)
     table = _Table(name=name, rows=rows, loader=loader)
-    return tuple(table.columns())
+    return tuple(table.build_columns())
 
 
-def check_no_points(sweep: Sweep) -> None:
+def refuse_points_in_config(sweep: Sweep) -> None:
     """Raise ConfigError if a configuration file sets sweep.points, which only an override can."""
     if sweep.points is not None:
         raise ConfigError(
-            f"sweep.points is {sweep.points!r} in your configuration; it is a word of the command "
-            "line",
+            f"sweep.points is {sweep.points!r} in your configuration; it belongs on the command line",
             hint=f"set it to null there, and launch with sweep.points={sweep.points} -m",
         )
 
 
-def check_unlike(words: Sequence[Word]) -> None:
+def refuse_doubly_set_keys(words: Sequence[Word]) -> None:
     """Raise ConfigError if a column sets a key that another word sets too."""
-    others = {word.name: word for word in words if word.column is None}
+    others = {word.key_with_stage: word for word in words if word.column is None}
     for word in words:
-        if word.column is not None and word.name in others:
-            line = others[word.name].override.input_line
+        if word.column is not None and word.key_with_stage in others:
+            line = others[word.key_with_stage].override.input_line
             raise ConfigError(
-                f"{word.column.file} sets {word.name}, and so does {line}",
-                hint="take one of the two out",
+                f"{word.column.file} sets {word.key_with_stage}, and so does {line}",
+                hint="remove one of the two",
             )
 
 
-def _text(file: Path, name: str) -> str:
+def _read_points_text(file: Path, name: str) -> str:
     try:
         if not stat.S_ISREG(file.stat().st_mode):
-            raise ConfigError(f"sweep.points={name}: this is no file", hint="name a file of points")
+            raise ConfigError(f"sweep.points={name}: not a file", hint="name a file of points")
         return file.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"sweep.points={name} is not UTF-8: {error.reason} at byte {error.start}",
-            hint="save it as UTF-8",
+            f"sweep.points={name} is not UTF-8: {error.reason} at byte {error.start}", hint="save it as UTF-8"
         ) from error
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise ConfigError(
             f"sweep.points={name} cannot be read: {why}",
-            hint=f"the file is looked for from where you stand: {file}",
+            hint=f"the path is relative to the current folder: {file}",
         ) from error
 
 
@@ -97,27 +100,24 @@ class _Table:
     rows: Sequence[Row]
     loader: ConfigLoader
 
-    def columns(self) -> Iterator[Word]:
+    def build_columns(self) -> Iterator[Word]:
         lines = tuple(row.line for row in self.rows)
         for key in dict.fromkeys(key for row in self.rows for key in row.values):
-            stage, dotted = self._addressed(key)
-            words = tuple(self._words(key, dotted))
+            stage, dotted = self._split_stage_prefix(key)
+            words = tuple(self._build_column_overrides(key, dotted))
             first = next(word for word in words if word is not None)
             values = (word.partition("=")[2].lstrip() for word in words if word is not None)
             scalars = not any(value[:1] in ("[", "{") for value in values)
             column = Column(file=self.name, lines=lines, words=words, scalars=scalars)
-            yield Word(stage=stage, override=parse([first], self.loader)[0], column=column)
+            yield Word(stage=stage, override=parse_hydra_overrides([first], self.loader)[0], column=column)
 
-    def _addressed(self, key: str) -> tuple[str | None, str]:
-        """Return the stage that a key is for, None for all, and the key."""
+    def _split_stage_prefix(self, key: str) -> tuple[str | None, str]:
         if "=" in key:
-            raise ConfigError(
-                f"{self.name}: {key!r} is no key", hint="keys and values stand apart in the file"
-            )
+            raise ConfigError(f"{self.name}: {key!r} is not a key", hint="write keys and values separately")
         stage, colon, rest = key.partition(":")
         return (stage, rest) if colon and stage.isidentifier() else (None, key)
 
-    def _words(self, key: str, dotted: str) -> Iterator[str | None]:
+    def _build_column_overrides(self, key: str, dotted: str) -> Iterator[str | None]:
         """Yield the word of each point; a repeated word is checked once."""
         known: dict[str, str] = {}
         for row in self.rows:
@@ -125,59 +125,58 @@ class _Table:
                 yield None
                 continue
             value = row.values[key]
-            word = f"{dotted}={self._text(row, value)}"
+            word = f"{dotted}={self._encode_value(row, value)}"
             if word not in known:
-                self._check(word, row, first=not known)
+                self._check_single_valued_override(word, row, first=not known)
                 known[word] = word
             yield known[word]
 
-    def _text(self, row: Row, value: Any) -> str:
+    def _encode_value(self, row: Row, value: Any) -> str:
         """Return a value as a word has it; raises ConfigError if Hydra's grammar has no way."""
         try:
-            return written(value)
+            return encode_hydra_value(value)
         except ValueError as error:
             raise ConfigError(
-                f"{place(self.name, row.line)}: {error}",
+                f"{format_line_position(self.name, row.line)}: {error}",
                 hint="choose another name for the key, or set the dictionary in conf/",
             ) from error
 
-    def _check(self, word: str, row: Row, *, first: bool) -> None:
+    def _check_single_valued_override(self, word: str, row: Row, *, first: bool) -> None:
         """Raise ConfigError if a word is not an override with one value."""
         text = word.partition("=")[2]
-        if not first and parse_plain_value(text) is not None:
+        if not first and parse_simple_override_value(text) is not None:
             return
-        where = place(self.name, row.line)
-        shown = masked_word(word)
+        where = format_line_position(self.name, row.line)
+        shown = mask_override(word)
         try:
-            (parsed,) = parse([word], self.loader)
+            (parsed,) = parse_hydra_overrides([word], self.loader)
         except ConfigError as error:
             if shown != word:
-                raise _unquoted(where, shown, "it is not in Hydra's grammar") from error
+                raise _secret_value_error(where, shown, "it is not in Hydra's grammar") from error
             raise ConfigError(f"{where}: {error.message}", hint=error.hint) from error
         if str(parsed.key_or_group).partition(".")[0] == "sweep":
             raise ConfigError(
-                f"{where}: {shown}: a point cannot say how it is swept",
-                hint="set what begins with sweep. on the command line",
+                f"{where}: {shown}: a point cannot set how the sweep is done",
+                hint="set keys that begin with sweep. on the command line",
             )
         if parsed.is_sweep_override():
             if shown != word:
-                raise _unquoted(where, shown, "it is several values")
+                raise _secret_value_error(where, shown, "it has several values")
             raise ConfigError(
-                f"{where}: {word} is several values; a point has one for each key",
-                hint=f'in CSV one text is "\'{text}\'" and one list "[{text}]", double quotes '
-                "included",
+                f"{where}: {word} has several values; a point has one value for each key",
+                hint=f'in CSV one text is "\'{text}\'" and one list "[{text}]", double quotes included',
             )
 
 
-def _unquoted(where: str, shown: str, why: str) -> ConfigError:
+def _secret_value_error(where: str, shown: str, why: str) -> ConfigError:
     """Return the error for a value that looks like a secret, which no message quotes."""
     return ConfigError(
-        f"{where}: {shown} is no value of a point: {why}",
-        hint="a text with special characters stands in quotes of its own, in CSV as \"'a, b [c'\"",
+        f"{where}: {shown} is not a valid value of a point: {why}",
+        hint="put a text with special characters in its own quotes, in CSV as \"'a, b [c'\"",
     )
 
 
-def written(value: Any) -> str:
+def encode_hydra_value(value: Any) -> str:
     """Return a value in Hydra's grammar, which parses to the same value.
 
     Raises ValueError for a key of a dictionary that is read as another value, such as `nan`: no
@@ -186,19 +185,21 @@ def written(value: Any) -> str:
     if isinstance(value, Cell):
         return value.text
     if isinstance(value, str):
-        if parse_plain_value(value) == value:
+        if parse_simple_override_value(value) == value:
             return value
         return str(QuotedString(text=value, quote=Quote.single).with_quotes())
     if isinstance(value, _SIMPLE):
         return "null" if value is None else str(value).lower()
     if isinstance(value, Mapping):
-        held = ",".join(f"{_key(key)}:{written(one)}" for key, one in value.items())
+        held = ",".join(
+            f"{_encode_dictionary_key(key)}:{encode_hydra_value(one)}" for key, one in value.items()
+        )
         return f"{{{held}}}"
-    return f"[{','.join(map(written, value))}]"
+    return f"[{','.join(map(encode_hydra_value, value))}]"
 
 
-def _key(key: Any) -> str:
-    text = written(key)
+def _encode_dictionary_key(key: Any) -> str:
+    text = encode_hydra_value(key)
     if isinstance(key, str) and text != key:
         raise ValueError(f"{key!r} cannot be a key of a dictionary in a point")
     return text
@@ -236,7 +237,7 @@ class Word:
     column: Column | None = None
 
     @property
-    def name(self) -> str:
+    def key_with_stage(self) -> str:
         """The key, or `STAGE:KEY` for a word for one stage."""
         key = str(self.override.key_or_group)
         if self.override.package is not None:
@@ -249,7 +250,7 @@ class Word:
         return self.column is not None or self.override.is_sweep_override()
 
     @property
-    def is_plain(self) -> bool:
+    def has_only_scalars(self) -> bool:
         """Whether no value of a swept word is a list or a mapping."""
         if self.column is not None:
             return self.column.scalars
@@ -261,7 +262,7 @@ class Word:
             or not any(isinstance(value, list | dict) for value in swept.sweep_iterator())
         )
 
-    def axis(self, most: int | None = None) -> Sequence[str | None]:
+    def list_overrides_of_points(self, most: int | None = None) -> Sequence[str | None]:
         """Return the words for the points, at most `most`; raises ConfigError for interval()."""
         override = self.override
         if self.column is not None:
@@ -275,16 +276,16 @@ class Word:
                 hint="Add sweep.sampler=random sweep.samples=N, or use range(start,stop,step) or "
                 "choice(a,b,c).",
             )
-        values = swept_values(override) if most is None else swept_values(override, most)
+        values = list_swept_values(override) if most is None else list_swept_values(override, most)
         return tuple(f"{override.get_key_element()}={value}" for value in values)
 
 
-def first_point(words: Sequence[Word]) -> Listed:
+def overrides_of_first_point(words: Sequence[Word]) -> Listed:
     """Return the words of the first point; raises ConfigError if something has no values."""
-    return tuple(word.axis(1)[0] for word in words)
+    return tuple(word.list_overrides_of_points(1)[0] for word in words)
 
 
-def list_points(words: Sequence[Word], zipped: Sequence[Sequence[str]]) -> tuple[Listed, ...]:
+def expand_sweep_points(words: Sequence[Word], zipped: Sequence[Sequence[str]]) -> tuple[Listed, ...]:
     """Return the words of every point of the sweep; one point if nothing is swept.
 
     `zipped` are groups of keys that advance together, as do all columns of a file of points. Words
@@ -292,79 +293,78 @@ def list_points(words: Sequence[Word], zipped: Sequence[Sequence[str]]) -> tuple
     if something cannot be enumerated, or a group is not valid.
     """
     swept = any(word.is_swept for word in words)
-    groups = _groups(words, zipped) if swept else []
-    axes = [word.axis() for word in words]
+    groups = _list_zip_groups(words, zipped) if swept else []
+    axes = [word.list_overrides_of_points() for word in words]
     for group in groups:
-        check_equal_lengths({words[one].name: len(axes[one]) for one in group})
+        check_equal_lengths({words[one].key_with_stage: len(axes[one]) for one in group})
     columns = [number for number, word in enumerate(words) if word.column is not None]
-    return expand(axes, [*groups, *([columns] if columns else [])])
+    return combine_axis_values(axes, [*groups, *([columns] if columns else [])])
 
 
-def present(listed: Sequence[str | None]) -> tuple[str, ...]:
+def drop_missing_overrides(listed: Sequence[str | None]) -> tuple[str, ...]:
     """Return the words that are not None."""
     return tuple(word for word in listed if word is not None)
 
 
-def line_of(words: Sequence[Word], overrides: Sequence[str]) -> str | None:
+def find_points_file_line(words: Sequence[Word], overrides: Sequence[str]) -> str | None:
     """Return the place of these overrides' point in the file of points; None without a file."""
     columns = [word.column for word in words if word.column is not None]
     given = set(overrides)
     for row in range(len(columns[0].words) if columns else 0):
         if all(column.words[row] is None or column.words[row] in given for column in columns):
-            return place(columns[0].file, columns[0].lines[row])
+            return format_line_position(columns[0].file, columns[0].lines[row])
     return None
 
 
-def check_multirun(words: Sequence[Word], *, multirun: bool) -> None:
+def refuse_sweep_without_multirun(words: Sequence[Word], *, multirun: bool) -> None:
     """Raise ConfigError if something is swept without `multirun`, or has no values."""
     for word in words:
         if word.column is not None and not multirun:
             raise ConfigError(
-                f"sweep.points={word.column.file} is a sweep, and this is a single run",
+                f"sweep.points={word.column.file} is a sweep, but this is a single run",
                 hint="add -m (--multirun)",
             )
-    check_swept([word.override for word in words if word.column is None], multirun=multirun)
+    check_sweep_overrides([word.override for word in words if word.column is None], multirun=multirun)
 
 
-def _groups(words: Sequence[Word], zipped: Sequence[Sequence[str]]) -> list[list[int]]:
-    """Return the positions of the words in each group."""
-    names = [word.name for word in words if word.is_swept and word.column is None]
+def _list_zip_groups(words: Sequence[Word], zipped: Sequence[Sequence[str]]) -> list[list[int]]:
+    names = [word.key_with_stage for word in words if word.is_swept and word.column is None]
     seen: set[str] = set()
     groups = []
     for keys in zipped:
         if len(keys) < 2:  # noqa: PLR2004  # what advances alone is no group
-            raise ConfigError(f"sweep.zip: [{', '.join(keys)}] is no group", hint=_GROUP)
+            raise ConfigError(f"sweep.zip: [{', '.join(keys)}] is not a group", hint=_GROUP)
         for key in keys:
             if key in seen:
                 raise ConfigError(f"sweep.zip names {key} twice", hint=_GROUP)
             seen.add(key)
             if names.count(key) != 1:
-                raise _not_swept(key, names, words)
-        groups.append([_place(words, key) for key in keys])
+                raise _zip_key_error(key, names, words)
+        groups.append([_find_swept_position(words, key) for key in keys])
     return groups
 
 
-def _place(words: Sequence[Word], key: str) -> int:
-    (found,) = (number for number, word in enumerate(words) if word.name == key and word.is_swept)
+def _find_swept_position(words: Sequence[Word], key: str) -> int:
+    (found,) = (number for number, word in enumerate(words) if word.key_with_stage == key and word.is_swept)
     override = words[found].override
     if getattr(override.value(), "shuffle", False):
         raise ConfigError(
             f"sweep.zip: {override.input_line} is shuffled, and keys of one group advance together",
-            hint="list its values in the order in which they belong to those of the other keys",
+            hint="list its values in the order that matches those of the other keys",
         )
     return found
 
 
-def _not_swept(key: str, names: Sequence[str], words: Sequence[Word]) -> ConfigError:
-    column = next((word.column for word in words if word.column and word.name == key), None)
+def _zip_key_error(key: str, names: Sequence[str], words: Sequence[Word]) -> ConfigError:
+    column = next((word.column for word in words if word.column and word.key_with_stage == key), None)
     if column is not None:
         return ConfigError(
             f"sweep.zip names {key}, which {column.file} sets: its points are a group already",
             hint=f"take {key} out of sweep.zip",
         )
-    swept = f"swept are {', '.join(names)}" if names else "nothing is swept here"
+    swept = f"the swept keys are {', '.join(names)}" if names else "nothing is swept here"
     what = "which is swept twice" if key in names else "which is not swept"
     return ConfigError(
-        f"sweep.zip names {key}, {what}.{question(nearest(key, names))}",
+        f"sweep.zip names {key}, {what}.{format_did_you_mean(suggest_nearest_names(key, names))}",
         hint=f"give {key} its values once, such as {key}=1,2; {swept}",
     )

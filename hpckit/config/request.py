@@ -40,55 +40,55 @@ class ComposeRequest:
     moment: datetime | None = None
 
 
-def with_something_to_run(request: ComposeRequest) -> ComposeRequest:
+def add_placeholder_command(request: ComposeRequest) -> ComposeRequest:
     """Return the request, with a command if its words choose nothing to run.
 
-    Then no experiment need be complete to learn what the cluster is.
+    So the cluster can be read although no experiment is complete.
     """
     chosen = request.command or any(_CHOICE.match(word) for word in request.overrides)
     return request if chosen else replace(request, command=("true",))
 
 
-def shipped_folder() -> Path:
+def shipped_conf_folder() -> Path:
     """Return hpckit's own conf: inside the installed package, else next to it in a checkout."""
     inside = _PACKAGE / "conf"
     return inside if inside.is_dir() else _PACKAGE.parent / "conf"
 
 
-def conf_folders(request: ComposeRequest) -> tuple[Path, ...]:
+def list_conf_folders(request: ComposeRequest) -> tuple[Path, ...]:
     """Return the configuration folders: the user's and the site's (if there are), and hpckit's own.
 
     The user's is `--config-dir`, else `$HPCKIT_CONFIG_DIR`, else `conf` in the working directory;
     the site's is `$HPCKIT_SITE_CONFIG_DIR`. Raises ConfigError if a named folder does not exist.
     """
-    folders = (_user_folder(request), _site_folder(request), shipped_folder())
+    folders = (_find_user_conf_folder(request), _find_site_conf_folder(request), shipped_conf_folder())
     return tuple(dict.fromkeys(folder for folder in folders if folder is not None))
 
 
-def template_folders(request: ComposeRequest) -> tuple[Path, ...]:
+def list_template_folders(request: ComposeRequest) -> tuple[Path, ...]:
     """Return the `slurm_templates` folders: the user's and the site's, and hpckit's own.
 
     Each is next to its configuration folder; the user's else in the working directory.
     """
-    user = _user_folder(request) or request.cwd.resolve() / "conf"
-    folders = filter(None, (user, _site_folder(request), shipped_folder()))
+    user = _find_user_conf_folder(request) or request.cwd.resolve() / "conf"
+    folders = filter(None, (user, _find_site_conf_folder(request), shipped_conf_folder()))
     siblings = dict.fromkeys(folder.parent / "slurm_templates" for folder in folders)
     return tuple(folder for folder in siblings if folder.is_dir())
 
 
-def _user_folder(request: ComposeRequest) -> Path | None:
+def _find_user_conf_folder(request: ComposeRequest) -> Path | None:
     if request.config_dir is not None:
-        return _existing(request, str(request.config_dir), said_by="--config-dir")
+        return _resolve_existing_folder(request, str(request.config_dir), said_by="--config-dir")
     named = request.environ.get("HPCKIT_CONFIG_DIR")
     if named:
-        return _existing(request, named, said_by="HPCKIT_CONFIG_DIR")
+        return _resolve_existing_folder(request, named, said_by="HPCKIT_CONFIG_DIR")
     beside = (request.cwd / "conf").resolve()
     return beside if beside.is_dir() else None
 
 
-def _site_folder(request: ComposeRequest) -> Path | None:
+def _find_site_conf_folder(request: ComposeRequest) -> Path | None:
     named = request.environ.get(SITE_CONFIG_DIR)
-    folder = _existing(request, named, said_by=SITE_CONFIG_DIR) if named else None
+    folder = _resolve_existing_folder(request, named, said_by=SITE_CONFIG_DIR) if named else None
     if folder is not None and folder.stat().st_mode & stat.S_IWOTH:
         raise ConfigError(
             f"{SITE_CONFIG_DIR} is {folder}, and every user can write there.",
@@ -97,7 +97,7 @@ def _site_folder(request: ComposeRequest) -> Path | None:
     return folder
 
 
-def _existing(request: ComposeRequest, text: str, *, said_by: str) -> Path:
+def _resolve_existing_folder(request: ComposeRequest, text: str, *, said_by: str) -> Path:
     folder = (request.cwd / Path(text).expanduser()).resolve()
     if folder.is_dir():
         return folder

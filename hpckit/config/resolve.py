@@ -15,11 +15,16 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import InterpolationValidationError, OmegaConfBaseException
 
-from hpckit.config.names import dotted_keys, nearest, question, siblings
-from hpckit.config.schema import takes, typed_sections
-from hpckit.errors import ConfigError, causes
+from hpckit.config.names import (
+    format_did_you_mean,
+    list_dotted_keys,
+    list_sibling_keys,
+    suggest_nearest_names,
+)
+from hpckit.config.schema import describe_allowed_values, list_typed_sections
+from hpckit.errors import ConfigError, iterate_error_causes
 from hpckit.model.launch import MISSING, ClusterKind
-from hpckit.model.plain import leaves
+from hpckit.model.plain import iterate_leaf_values
 from hpckit.patterns import lazy_pattern
 from hpckit.values import field_names
 
@@ -33,28 +38,28 @@ Lost = dict[str, object]
 mapping, the list of such keys."""
 
 
-def resolve(config: DictConfig, environ: Mapping[str, str], lost: Lost) -> dict[str, Any]:
+def resolve_config(config: DictConfig, environ: Mapping[str, str], lost: Lost) -> dict[str, Any]:
     """Return the configuration as plain values, with `cluster.kind` decided; adds to `lost`.
 
     Raises ConfigError for mandatory values that are missing, unknown keys in hpckit's own sections,
     interpolations that cannot be resolved, and values that JSON cannot hold.
     """
     _refuse_unknown_keys(config)
-    words = stage_words(config)
+    words = collect_stage_overrides(config)
     try:
         values = OmegaConf.to_container(
-            without_words(config, words), resolve=True, throw_on_missing=True
+            remove_stage_overrides(config, words), resolve=True, throw_on_missing=True
         )
     except OmegaConfBaseException as error:
-        raise _missing(config) or _unresolved(error, config) from error
-    resolved = cast("dict[str, Any]", as_json_value(values, "", lost))
+        raise _missing_values_error(config) or _unresolved_value_error(error, config) from error
+    resolved = cast("dict[str, Any]", config_value_to_json(values, "", lost))
     for name, given in words.items():
         resolved["stages"][name]["overrides"] = given
-    resolved["cluster"]["kind"] = _cluster_kind(resolved["cluster"], environ).value
+    resolved["cluster"]["kind"] = _decide_cluster_kind(resolved["cluster"], environ).value
     return resolved
 
 
-def stage_words(config: DictConfig) -> dict[str, list[str]]:
+def collect_stage_overrides(config: DictConfig) -> dict[str, list[str]]:
     """Return the overrides of each stage as written, with their interpolations.
 
     They are words of a command line: `lr=${base_lr}` refers to the configuration of each run of
@@ -69,7 +74,7 @@ def stage_words(config: DictConfig) -> dict[str, list[str]]:
     return found
 
 
-def without_words(config: DictConfig, words: Mapping[str, list[str]]) -> DictConfig:
+def remove_stage_overrides(config: DictConfig, words: Mapping[str, list[str]]) -> DictConfig:
     """Return a copy in which these stages have no overrides, so that it can be resolved."""
     if not words:
         return config
@@ -80,7 +85,7 @@ def without_words(config: DictConfig, words: Mapping[str, list[str]]) -> DictCon
     return bare
 
 
-def _cluster_kind(cluster: Mapping[str, Any], environ: Mapping[str, str]) -> ClusterKind:
+def _decide_cluster_kind(cluster: Mapping[str, Any], environ: Mapping[str, str]) -> ClusterKind:
     kind = ClusterKind(cluster["kind"])
     if kind is not ClusterKind.auto:
         return kind
@@ -88,16 +93,16 @@ def _cluster_kind(cluster: Mapping[str, Any], environ: Mapping[str, str]) -> Clu
     return ClusterKind.slurm if shutil.which("sbatch", path=folders) else ClusterKind.local
 
 
-def _missing(config: DictConfig) -> ConfigError | None:
+def _missing_values_error(config: DictConfig) -> ConfigError | None:
     unresolved = cast("dict[str, Any]", OmegaConf.to_container(config))
-    keys = [key for key, value in leaves(unresolved) if value == MISSING]
+    keys = [key for key, value in iterate_leaf_values(unresolved) if value == MISSING]
     if not keys:
         return None
     are = "is mandatory and has" if len(keys) == 1 else "are mandatory and have"
     example = " ".join(f"{key}=..." for key in keys)
     hint = f"Give it: {example}"
     if keys == ["command"]:
-        hint = "Give it behind --: hpckit launch -- python train.py --lr 0.1"
+        hint = "Give it after --: hpckit launch -- python train.py --lr 0.1"
     return ConfigError(f"{', '.join(keys)} {are} no value.", hint=hint)
 
 
@@ -109,20 +114,20 @@ def _refuse_unknown_keys(config: DictConfig) -> None:
             f"There is no group {slashed[0]}, and a key of your own cannot have a slash.",
             hint="`--info groups` lists the groups.",
         )
-    for section, kind in typed_sections().items():
+    for section, kind in list_typed_sections().items():
         known = field_names(kind)
         unknown = [str(key) for key in config.get(section) or known if key not in known]
         if unknown:
-            named = [f"{section}.{name}" for name in nearest(unknown[0], known)]
+            named = [f"{section}.{name}" for name in suggest_nearest_names(unknown[0], known)]
             raise ConfigError(
-                f"{section}.{unknown[0]} is not a key of hpckit.{question(named)}",
+                f"{section}.{unknown[0]} is not a key of hpckit.{format_did_you_mean(named)}",
                 hint=f"Known in {section}: {', '.join(known)}. Keys of your own go elsewhere, "
                 f"for example +params.{unknown[0]}=...",
             )
 
 
-def _unresolved(error: OmegaConfBaseException, config: DictConfig) -> ConfigError:
-    told = next((cause for cause in causes(error) if isinstance(cause, ConfigError)), None)
+def _unresolved_value_error(error: OmegaConfBaseException, config: DictConfig) -> ConfigError:
+    told = next((cause for cause in iterate_error_causes(error) if isinstance(cause, ConfigError)), None)
     if told is not None:
         return ConfigError(f"{error.full_key}: {told.message}.", hint=told.hint)
     reason = _RAISED.sub("", str(error).splitlines()[0]).removesuffix(".")
@@ -131,16 +136,16 @@ def _unresolved(error: OmegaConfBaseException, config: DictConfig) -> ConfigErro
     literal = str(error.full_key).startswith("command")
     more = " In a command, write \\${NAME} for what a shell is to read." if literal else ""
     if isinstance(error, InterpolationValidationError):
-        return ConfigError(message, hint=takes(str(error.full_key)))
+        return ConfigError(message, hint=describe_allowed_values(str(error.full_key)))
     if not lost:
-        return ConfigError(message, hint=_interpolation_hint(reason) + more)
-    keys = dotted_keys(cast("dict[str, Any]", OmegaConf.to_container(config)))
-    message += question(nearest(lost[1], keys))
-    beside = siblings(lost[1], keys) or siblings("", keys)
+        return ConfigError(message, hint=_suggest_interpolation_fix(reason) + more)
+    keys = list_dotted_keys(cast("dict[str, Any]", OmegaConf.to_container(config)))
+    message += format_did_you_mean(suggest_nearest_names(lost[1], keys))
+    beside = list_sibling_keys(lost[1], keys) or list_sibling_keys("", keys)
     return ConfigError(message, hint=f"Known: {', '.join(beside)}.{more}")
 
 
-def _interpolation_hint(reason: str) -> str:
+def _suggest_interpolation_fix(reason: str) -> str:
     if reason.startswith("environment variable"):
         return "Export it, or give a default: ${oc.env:NAME,default}."
     if _NO_RESOLVER in reason or "HydraConfig" in reason:
@@ -151,7 +156,7 @@ def _interpolation_hint(reason: str) -> str:
     return "Interpolations are ${key.path} from the root or ${.key} from the same level; see --cfg."
 
 
-def as_json_value(value: Any, path: str, lost: Lost) -> Any:
+def config_value_to_json(value: Any, path: str, lost: Lost) -> Any:
     """Return a resolved value in a form that JSON can hold; it is located below `path` (`a.b.`).
 
     Raises ConfigError if its type is not supported.
@@ -160,11 +165,9 @@ def as_json_value(value: Any, path: str, lost: Lost) -> Any:
         texts = {key: key.name if isinstance(key, Enum) else str(key) for key in value}
         if others := [key for key, text in texts.items() if key != text]:
             lost[path.removesuffix(".")] = others
-        return {
-            text: as_json_value(value[key], f"{path}{text}.", lost) for key, text in texts.items()
-        }
+        return {text: config_value_to_json(value[key], f"{path}{text}.", lost) for key, text in texts.items()}
     if isinstance(value, list):
-        return [as_json_value(item, f"{path}{index}.", lost) for index, item in enumerate(value)]
+        return [config_value_to_json(item, f"{path}{index}.", lost) for index, item in enumerate(value)]
     if isinstance(value, Enum | PurePath):
         typed: Any = value
         value = value.name if isinstance(value, Enum) else str(value)
@@ -180,7 +183,6 @@ def as_json_value(value: Any, path: str, lost: Lost) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     raise ConfigError(
-        f"{path.removesuffix('.')} is a {type(value).__name__}, which a frozen configuration "
-        "cannot hold.",
+        f"{path.removesuffix('.')} is a {type(value).__name__}, which a frozen configuration cannot hold.",
         hint="Use text, numbers, booleans, null, lists and mappings; write dates as text.",
     )

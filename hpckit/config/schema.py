@@ -17,7 +17,7 @@ from hydra.core.config_store import ConfigNode, ConfigStore
 from omegaconf import DictConfig, FloatNode, IntegerNode, OmegaConf, ValueNode
 
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.moment import UNIT_SECONDS, parse_time_limit
+from hpckit.model.moment import UNIT_SECONDS, parse_slurm_duration
 from hpckit.model.parallel.settings import SCHEDULES, SIZE_WORDS
 from hpckit.patterns import lazy_pattern
 from hpckit.values import field_names, is_dataclass
@@ -65,63 +65,62 @@ _FORMS = {
 """What a key takes, if its type says too little."""
 
 
-def known_in(section: str) -> tuple[str, ...]:
+def list_section_keys(section: str) -> tuple[str, ...]:
     """Return the keys of one of hpckit's sections; empty for others."""
-    kind = _hint(section)
+    kind = _find_key_type(section)
     return field_names(kind) if is_dataclass(kind) else ()
 
 
-def takes(key: str) -> str:
+def describe_allowed_values(key: str) -> str:
     """Return what a key of hpckit takes, as a sentence; unknown for a user's own keys."""
-    hint = _hint(key)
+    hint = _find_key_type(key)
     if hint is None:
-        return "Without it, --cfg shows the configuration."
+        return "Remove it and use --cfg to see the configuration."
     unit = next((words for ending, words in _UNITS.items() if key.endswith(ending)), "")
-    return f"{key} takes {_FORMS.get(key) or _words(hint, key)}{unit}."
+    return f"{key} takes {_FORMS.get(key) or _describe_type(hint, key)}{unit}."
 
 
-def is_text(key: str) -> bool:
+def key_takes_one_text(key: str) -> bool:
     """Return whether a key of hpckit takes one text, in which a comma has no special meaning."""
     if key.startswith(tuple(f"{name}." for name in OPEN)):
         return True
-    return _hint(key) in (str, str | None) or key == "command"
+    return _find_key_type(key) in (str, str | None) or key == "command"
 
 
-def is_scalar(key: str) -> bool:
+def is_scalar_key(key: str) -> bool:
     """Return whether a key of hpckit takes one value that is not a list."""
-    hint = _hint(key)
+    hint = _find_key_type(key)
     return hint is not None and not any(
-        kind in (Any, list, dict) or get_origin(kind) in (list, dict)
-        for kind in (hint, *get_args(hint))
+        kind in (Any, list, dict) or get_origin(kind) in (list, dict) for kind in (hint, *get_args(hint))
     )
 
 
-def takes_decimals(key: str) -> bool:
+def is_decimal_key(key: str) -> bool:
     """Return whether a key of hpckit takes one number that need not be whole."""
-    hint = _hint(key)
+    hint = _find_key_type(key)
     return hint is not None and float in (hint, *get_args(hint))
 
 
 @cache
-def reads_text(key: str) -> bool | None:
+def key_takes_text_not_number(key: str) -> bool | None:
     """Return whether a key of hpckit takes a text; None if neither texts nor numbers are taken.
 
     Items of lists and mappings are keys, too: `cluster.modules.0`.
     """
-    kinds = {_hint(key), *get_args(_hint(key))}
+    kinds = {_find_key_type(key), *get_args(_find_key_type(key))}
     if {int, float} & kinds:
         return False
-    return True if is_text(key) or key.startswith("command.") else None
+    return True if key_takes_one_text(key) or key.startswith("command.") else None
 
 
-def in_unit_of(name: str, text: str, *, whole: bool) -> str:
+def convert_to_key_unit(name: str, text: str, *, whole: bool) -> str:
     """Return a text with a unit as a number of its key's: of `2h` for `timeout_min` `120`.
 
     Other text is returned as it is.
     """
     units, own = next((one for end, one in _UNIT_OF.items() if name.endswith(end)), ({}, 1))
     found = _WITH_UNIT.fullmatch(text.strip())
-    clock = parse_time_limit(text) if units is _TIMES else None
+    clock = parse_slurm_duration(text) if units is _TIMES else None
     amount = clock.total_seconds() if clock else 0.0
     if found is not None:
         amount = float(found[1]) * units.get(found[2].lower(), 0)
@@ -131,7 +130,7 @@ def in_unit_of(name: str, text: str, *, whole: bool) -> str:
     return text if whole and number % 1 else f"{number:.15g}"
 
 
-def _hint(key: str) -> Any:
+def _find_key_type(key: str) -> Any:
     """Return the type of a key, or of an item of a list or mapping; None for a user's own."""
     kind: Any = LaunchConfig
     for part in key.split("."):
@@ -143,47 +142,46 @@ def _hint(key: str) -> Any:
     return kind
 
 
-def _words(hint: Any, key: str) -> str:
-    """Return what values of a type are in words, without Python's names for types."""
+def _describe_type(hint: Any, key: str) -> str:
     inner = get_args(hint)
     if type(None) in inner:
         (kind,) = (type_ for type_ in inner if type_ is not type(None))
-        return f"{_words(kind, key)}, or null"
+        return f"{_describe_type(kind, key)}, or null"
     if get_origin(hint) is list:
-        return f"a list of {_several(inner[0])}"
+        return f"a list of {_describe_item_type(inner[0])}"
     if get_origin(hint) is dict:
-        return f"a mapping of names to {_several(inner[1])}"
+        return f"a mapping of names to {_describe_item_type(inner[1])}"
     if isinstance(hint, EnumType):
         return f"one of {', '.join(hint.__members__)}"
     if is_dataclass(hint):
-        return f"a mapping of {', '.join(known_in(key))}"
+        return f"a mapping of {', '.join(list_section_keys(key))}"
     return _ONE[hint]
 
 
-def _several(kind: Any) -> str:
+def _describe_item_type(kind: Any) -> str:
     if isinstance(kind, EnumType):
         return f"these: {', '.join(kind.__members__)}"
     return _MANY[kind]
 
 
 @cache
-def register_schema() -> None:
+def register_schema_with_hydra() -> None:
     """Register the schema with Hydra under `SCHEMA_NAME`, once per process."""
     # Not by `store`: it makes and copies the whole schema once more.
-    node = ConfigNode(SCHEMA_NAME, _schema(), group=None, package=None, provider="hpckit")
+    node = ConfigNode(SCHEMA_NAME, _build_schema(), group=None, package=None, provider="hpckit")
     ConfigStore.instance().repo[f"{SCHEMA_NAME}.yaml"] = node
 
 
-def typed_sections() -> dict[str, type[Any]]:
+def list_typed_sections() -> dict[str, type[Any]]:
     """Return the top-level keys that are dataclasses themselves, with their types."""
     defaults = LaunchConfig()
     kinds = {name: type(getattr(defaults, name)) for name in field_names(LaunchConfig)}
     return {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
 
 
-def _schema() -> DictConfig:
+def _build_schema() -> DictConfig:
     typed = OmegaConf.structured(LaunchConfig, flags=_NO_COPIES)
-    _prepare(typed)
+    _unlock_and_add_units(typed)
     for name in (*OPEN, "params"):  # the loader closes `params` again if files have some
         OmegaConf.set_struct(OmegaConf.select(typed, name), value=False)
     root = OmegaConf.create({}, flags=_NO_COPIES)
@@ -201,7 +199,7 @@ class _WithUnit(ValueNode):
 
     def _validate_and_convert_impl(self, value: Any) -> Any:
         if isinstance(value, str):
-            value = in_unit_of(str(self._key()), value, whole=isinstance(self, _Whole))
+            value = convert_to_key_unit(str(self._key()), value, whole=isinstance(self, _Whole))
         return super()._validate_and_convert_impl(value)  # type: ignore[safe-super]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -217,13 +215,12 @@ class _Decimal(_WithUnit, FloatNode):
     pass
 
 
-def _prepare(node: DictConfig) -> None:
-    """Let files set the keys of a section, and its numbers take units."""
+def _unlock_and_add_units(node: DictConfig) -> None:
     OmegaConf.set_readonly(node, None)
     for key in node:
         child = node._get_node(key)  # noqa: SLF001
         if isinstance(child, DictConfig):
-            _prepare(child)
+            _unlock_and_add_units(child)
         elif isinstance(child, IntegerNode | FloatNode):
             kind = _Whole if isinstance(child, IntegerNode) else _Decimal
             optional = child._is_optional()  # noqa: SLF001

@@ -30,14 +30,14 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.resolvers import oc
 
-from hpckit.config.primary import import_modules, primary_of
-from hpckit.config.request import ComposeRequest, conf_folders, shipped_folder
-from hpckit.config.schema import SCHEMA_NAME, register_schema
-from hpckit.config.written import override_with_texts, with_texts
+from hpckit.config.primary import choose_primary_config, import_configured_modules
+from hpckit.config.request import ComposeRequest, list_conf_folders, shipped_conf_folder
+from hpckit.config.schema import SCHEMA_NAME, register_schema_with_hydra
+from hpckit.config.written import keep_config_values_as_written, keep_override_values_as_written
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING
-from hpckit.model.plain import leaves
-from hpckit.planning.secrecy import masked_text, masked_word
+from hpckit.model.plain import iterate_leaf_values
+from hpckit.planning.secrecy import mask_message, mask_override
 from hpckit.values import dataclass, field
 
 # hydra-core 1.3 warns if this is missing, 1.4 if it is given.
@@ -62,7 +62,7 @@ class _ComposingLoader(ConfigLoaderImpl):
         self, defaults: list[ResultDefault], repo: IConfigRepository
     ) -> DictConfig:
         # Before Hydra merges the files: it may put their nodes into the result.
-        self.declared_missing = _declared_missing(defaults, repo)
+        self.declared_missing = _list_keys_declared_missing(defaults, repo)
         config = super()._compose_config_from_defaults_list(defaults, repo)
         if config.get("params"):  # so that a mistyped name of one is an error
             OmegaConf.set_struct(config.params, value=True)
@@ -74,13 +74,13 @@ class _ComposingLoader(ConfigLoaderImpl):
         if not path.startswith("hydra/"):
             # The repository's own stays: another package may get the same file.
             package = default.package or ""
-            config = with_texts(loaded.config, package, loaded.path, path)
+            config = keep_config_values_as_written(loaded.config, package, loaded.path, path)
             loaded = ConfigResult(loaded.provider, loaded.path, config, loaded.header)
         return loaded
 
     def _parse_overrides_and_create_caching_repo(self, *words: Any, **named: Any) -> Any:
         parsed, files = super()._parse_overrides_and_create_caching_repo(*words, **named)
-        return [override_with_texts(override) for override in parsed], files
+        return [keep_override_values_as_written(override) for override in parsed], files
 
     def _load_configuration_impl(self, *words: Any, **named: Any) -> DictConfig:
         """Compose without Hydra's own section, whose 20 files are half of the time.
@@ -89,14 +89,14 @@ class _ComposingLoader(ConfigLoaderImpl):
         so that Hydra checks it, and if anything is wrong, so that Hydra says what.
         """
         try:
-            config = self._without_hydra(**named)
+            config = self._compose_without_hydra_section(**named)
         except Exception:  # noqa: BLE001
             config = None
         if config is None or "hydra" in config:
             return super()._load_configuration_impl(*words, **named)
         return config
 
-    def _without_hydra(
+    def _compose_without_hydra_section(
         self, config_name: str, overrides: list[str], run_mode: RunMode, **named: Any
     ) -> DictConfig:
         parsed, files = self._parse_overrides_and_create_caching_repo(config_name, overrides)
@@ -116,7 +116,7 @@ class ShippedConf(SearchPathPlugin):
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Append the shipped folder, unless it is already the main one."""
-        shipped = str(shipped_folder())
+        shipped = str(shipped_conf_folder())
         if all(element.path != shipped for element in search_path.get_path()):
             search_path.append("hpckit", shipped)
 
@@ -133,24 +133,21 @@ class Session:
     folders: tuple[Path, ...]
     columns: list[Sequence[str | None]] = field(default_factory=list)
 
-    def load(self, overrides: Sequence[str]) -> DictConfig:
+    def compose_config(self, overrides: Sequence[str]) -> DictConfig:
         """Compose one configuration, unresolved; raises whatever Hydra raises."""
         config = self.loader.load_configuration(
-            config_name=self.config_name,
-            overrides=list(overrides),
-            run_mode=RunMode.RUN,
-            from_shell=False,
+            config_name=self.config_name, overrides=list(overrides), run_mode=RunMode.RUN, from_shell=False
         )
         with open_dict(config):
             config.pop("hydra", None)
         # OmegaConf does not merge a missing value over an existing one, so the schema's own default
         # would override a file's `partition: ???` (or `command: ???`).
         for key in self.loader.declared_missing:
-            if not any(_sets(word, key) for word in overrides):
+            if not any(_override_sets_key(word, key) for word in overrides):
                 OmegaConf.update(config, key, MISSING)
         return config
 
-    def defaults(self, overrides: Sequence[str] = ()) -> tuple[str, ...]:
+    def list_composed_files(self, overrides: Sequence[str] = ()) -> tuple[str, ...]:
         """Return the files of the composition, in order, without Hydra's own."""
         listed: Sequence[ResultDefault] = self.loader.compute_defaults_list(
             config_name=self.config_name, overrides=list(overrides), run_mode=RunMode.RUN
@@ -158,14 +155,14 @@ class Session:
         paths = [str(default.config_path) for default in listed]
         return tuple(path for path in paths if not path.startswith("hydra/"))
 
-    def groups(self, parent: str = "") -> dict[str, tuple[str, ...]]:
+    def list_option_groups(self, parent: str = "") -> dict[str, tuple[str, ...]]:
         """Return every group below `parent` with its options, without Hydra's own."""
         found: dict[str, tuple[str, ...]] = {}
-        for name in self._listed(parent, ObjectType.GROUP):
+        for name in self._list_group_entries(parent, ObjectType.GROUP):
             group = f"{parent}/{name}" if parent else name
             if self.has_group(group):
-                found[group] = self.options(group)
-                found |= self.groups(group)
+                found[group] = self.list_group_options(group)
+                found |= self.list_option_groups(group)
         return found
 
     def has_group(self, name: str) -> bool:
@@ -173,29 +170,29 @@ class Session:
         own = name.partition("/")[0] in ("", "hydra", "_dummy_empty_config_")
         return not own and any(source.is_group(name) for source in self.loader.get_sources())
 
-    def options(self, group: str) -> tuple[str, ...]:
+    def list_group_options(self, group: str) -> tuple[str, ...]:
         """Return the options of a group; for the empty one, the primary configurations."""
-        listed = self._listed(group, ObjectType.CONFIG)
+        listed = self._list_group_entries(group, ObjectType.CONFIG)
         return tuple(name for name in listed if not name.startswith("_"))
 
-    def _listed(self, group: str, kind: ObjectType) -> list[str]:
+    def _list_group_entries(self, group: str, kind: ObjectType) -> list[str]:
         """List a group as Hydra's loader does, which copies all it holds for each answer."""
         sources = [source for source in self.loader.get_sources() if source.is_group(group)]
         return sorted({name for source in sources for name in source.list(group, kind)})
 
 
 @contextmanager
-def open_session(request: ComposeRequest) -> Iterator[Session]:
+def open_hydra_session(request: ComposeRequest) -> Iterator[Session]:
     """Initialise Hydra with the request's folders; raises ConfigError if one does not exist."""
-    folders = conf_folders(request)
-    primary = primary_of(request, folders)
-    import_modules(request, folders, primary)
-    register_schema()
+    folders = list_conf_folders(request)
+    primary = choose_primary_config(request, folders)
+    import_configured_modules(request, folders, primary)
+    register_schema_with_hydra()
     Plugins.instance().register(ShippedConf)
     GlobalHydra.instance().clear()
     with (
         warnings.catch_warnings(),
-        reading(request.environ),
+        redirect_env_resolver(request.environ),
         initialize_config_dir(config_dir=str(folders[0]), job_name="hpckit", **VERSION_BASE),
     ):
         if (moment := request.moment) is not None:
@@ -208,27 +205,22 @@ def open_session(request: ComposeRequest) -> Iterator[Session]:
         path = GlobalHydra.instance().config_loader().get_search_path()
         for site in folders[1:-1]:
             path.prepend("site", str(site), "hpckit")
-        session = Session(
-            loader=_ComposingLoader(path),
-            config_name=primary,
-            folders=folders,
-        )
+        session = Session(loader=_ComposingLoader(path), config_name=primary, folders=folders)
         try:
             yield session
         except ConfigError as error:
-            raise _masked(error, session) from error
+            raise _mask_secrets_in_error(error, session) from error
 
 
-def _masked(error: ConfigError, session: Session) -> ConfigError:
-    """Return an error without the secrets that files of points set."""
+def _mask_secrets_in_error(error: ConfigError, session: Session) -> ConfigError:
     given = {word for column in session.columns for word in column if word is not None}
-    secret = [word for word in given if masked_word(word) != word]
+    secret = [word for word in given if mask_override(word) != word]
     if not secret:
         return error
-    return ConfigError(masked_text(error.message, secret), hint=masked_text(error.hint, secret))
+    return ConfigError(mask_message(error.message, secret), hint=mask_message(error.hint, secret))
 
 
-def _declared_missing(
+def _list_keys_declared_missing(
     defaults: Sequence[ResultDefault], files: IConfigRepository
 ) -> frozenset[str]:
     """Return the keys that the files, without the schema and Hydra's own, finally set to `???`."""
@@ -239,19 +231,19 @@ def _declared_missing(
             continue
         loaded = files.load_config(path)
         values = {} if loaded is None else OmegaConf.to_container(loaded.config)
-        for key, value in leaves(values, default.package or ""):
+        for key, value in iterate_leaf_values(values, default.package or ""):
             # A value fills the mappings around it, too.
             missing.difference_update(accumulate(key.split("."), "{}.{}".format))
             missing.update([key] if value == MISSING else [])
     return frozenset(missing)
 
 
-def _sets(word: str, key: str) -> bool:
+def _override_sets_key(word: str, key: str) -> bool:
     name, _, value = word.lstrip("+~").partition("=")
     return name == key or (key.startswith(f"{name}.") and value.startswith("{"))
 
 
-def registering(home: type) -> Callable[..., None]:
+def find_resolver_registration(home: type) -> Callable[..., None]:
     """Return the function that registers a resolver in the installed OmegaConf.
 
     2.4 moves it to `register_resolver`. 2.3 has an older function with that name, which cannot
@@ -263,11 +255,11 @@ def registering(home: type) -> Callable[..., None]:
     return cast("Callable[..., None]", home.register_new_resolver)  # type: ignore[attr-defined]
 
 
-register_resolver = registering(OmegaConf)
+register_resolver = find_resolver_registration(OmegaConf)
 
 
 @contextmanager
-def reading(environ: Mapping[str, str]) -> Iterator[None]:
+def redirect_env_resolver(environ: Mapping[str, str]) -> Iterator[None]:
     """Make `${oc.env:NAME}` and `${oc.env:NAME,default}` read `environ` inside this block."""
 
     def env(key: str, default: object = _UNSET) -> str | None:

@@ -13,27 +13,31 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from hpckit.config.command import with_command
-from hpckit.config.names import nearest, question
-from hpckit.config.overrides import parse, quote_as_text, refuse_program
+from hpckit.config.command import add_command_override
+from hpckit.config.names import format_did_you_mean, suggest_nearest_names
+from hpckit.config.overrides import (
+    parse_hydra_overrides,
+    refuse_program_among_overrides,
+    suggest_override_as_one_text,
+)
 from hpckit.config.points import (
     Listed,
     Word,
-    check_multirun,
-    check_unlike,
-    is_points,
-    list_points,
-    present,
-    read_columns,
+    drop_missing_overrides,
+    expand_sweep_points,
+    is_points_file_override,
+    read_points_columns,
+    refuse_doubly_set_keys,
+    refuse_sweep_without_multirun,
 )
 from hpckit.config.request import ComposeRequest
-from hpckit.config.resolve import stage_words, without_words
+from hpckit.config.resolve import collect_stage_overrides, remove_stage_overrides
 from hpckit.config.session import Session
-from hpckit.config.sweep import composer, point_of
+from hpckit.config.sweep import build_composer, compose_sweep_point
 from hpckit.errors import ConfigError
 from hpckit.model.plan import SweepPoint
 from hpckit.patterns import lazy_pattern
-from hpckit.planning.stages import StageSettings, read_stages
+from hpckit.planning.stages import StageSettings, parse_stages
 from hpckit.values import replace
 
 _ADDRESSED = lazy_pattern(r"(?P<stage>[A-Za-z_]\w*):(?P<word>[^=]*(=.*)?)\Z", re.ASCII | re.DOTALL)
@@ -44,12 +48,12 @@ _Shared = tuple[tuple[Word, ...], list[tuple[str, ...]]]
 """The overrides of a stage, and those of each of its points."""
 
 
-def read_words(request: ComposeRequest, session: Session) -> tuple[Word, ...]:
+def parse_override_words(request: ComposeRequest, session: Session) -> tuple[Word, ...]:
     """Return the words of a command line, in order; raises ConfigError."""
-    refuse_program(request.overrides)
+    refuse_program_among_overrides(request.overrides)
     found: list[Word] = []
     before = ""
-    for given in with_command(request, session):
+    for given in add_command_override(request, session):
         match = _ADDRESSED.match(given)
         stage, text = (None, given) if match is None else (match["stage"], match["word"])
         if stage is not None and "=" not in text and not text.startswith("~"):
@@ -58,50 +62,45 @@ def read_words(request: ComposeRequest, session: Session) -> tuple[Word, ...]:
                 hint=f"Write {stage}={text}; for one stage alone: STAGE:KEY=VALUE",
             )
         try:
-            (override,) = parse([text], session.loader)
+            (override,) = parse_hydra_overrides([text], session.loader)
         except ConfigError as error:
-            raise _with_word_before(error, before, given) from error
-        if is_points(override):
-            _check_one_file(given, stage, found)
-            columns = read_columns(override, request.cwd, session.loader)
+            raise _add_split_word_hint(error, before, given) from error
+        if is_points_file_override(override):
+            _check_single_points_file(given, stage, found)
+            columns = read_points_columns(override, request.cwd, session.loader)
             session.columns.extend(word.column.words for word in columns if word.column)
             found.extend(columns)
         else:
             found.append(Word(stage=stage, override=override))
         before = given
-    check_unlike(found)
+    refuse_doubly_set_keys(found)
     return tuple(found)
 
 
-def _with_word_before(error: ConfigError, before: str, given: str) -> ConfigError:
-    """Return the error, with a hint if the shell has split one word."""
+def _add_split_word_hint(error: ConfigError, before: str, given: str) -> ConfigError:
     if "=" in given or "=" not in before:
         return error
     whole = shlex.quote(f"{before} {given}")
-    return ConfigError(
-        error.message, hint=f"{error.hint}\nIf it belongs to the word before, write {whole}"
-    )
+    return ConfigError(error.message, hint=f"{error.hint}\nIf it belongs to the word before, write {whole}")
 
 
-def _check_one_file(given: str, stage: str | None, before: Sequence[Word]) -> None:
+def _check_single_points_file(given: str, stage: str | None, before: Sequence[Word]) -> None:
     if stage is not None:
         raise ConfigError(
-            f"{given}: the points of a file are those of the whole launch",
+            f"{given}: a file of points is for the whole launch",
             hint=f"write {given.partition(':')[2]}; a key of the file may be for one stage alone, "
             f"such as {stage}:lr",
         )
     if any(word.column is not None for word in before):
-        raise ConfigError(
-            f"{given}: sweep.points is given twice", hint="put all points into one file"
-        )
+        raise ConfigError(f"{given}: sweep.points is given twice", hint="put all points into one file")
 
 
-def for_all(words: Sequence[Word]) -> tuple[Word, ...]:
+def words_for_all_stages(words: Sequence[Word]) -> tuple[Word, ...]:
     """Return the words that apply to every stage."""
     return tuple(word for word in words if word.stage is None)
 
 
-def check_addressed(words: Sequence[Word], stages: Sequence[str]) -> None:
+def refuse_unknown_stage_prefixes(words: Sequence[Word], stages: Sequence[str]) -> None:
     """Raise ConfigError if a word is for a stage that does not exist."""
     for word in words:
         if word.stage is None or word.stage in stages:
@@ -113,12 +112,12 @@ def check_addressed(words: Sequence[Word], stages: Sequence[str]) -> None:
         )
         raise ConfigError(
             f"{word.stage}:{word.override.input_line}: there is no stage {word.stage}."
-            f"{question(nearest(word.stage, stages))}",
+            f"{format_did_you_mean(suggest_nearest_names(word.stage, stages))}",
             hint=there,
         )
 
 
-def share_out(
+def assign_words_to_stages(
     words: Sequence[Word],
     stages: Sequence[StageSettings],
     session: Session,
@@ -131,31 +130,26 @@ def share_out(
     Every axis of the sweep spans the points of all swept stages, even if only one stage sets it, so
     that point i of one stage corresponds to point i of any other.
     """
-    check_addressed(words, [stage.name for stage in stages])
+    refuse_unknown_stage_prefixes(words, [stage.name for stage in stages])
     _refuse_swept_stages(words, stages)
-    check_multirun(words, multirun=multirun)
-    listed = list_points(words, zipped)
-    return [_share(stage, words, listed, session) for stage in stages]
+    refuse_sweep_without_multirun(words, multirun=multirun)
+    listed = expand_sweep_points(words, zipped)
+    return [_collect_stage_words(stage, words, listed, session) for stage in stages]
 
 
-def _share(
-    stage: StageSettings,
-    words: Sequence[Word],
-    listed: Sequence[Listed],
-    session: Session,
+def _collect_stage_words(
+    stage: StageSettings, words: Sequence[Word], listed: Sequence[Listed], session: Session
 ) -> _Shared:
-    own = parse(stage.overrides, session.loader)
+    own = parse_hydra_overrides(stage.overrides, session.loader)
     for override in own:
         if override.is_sweep_override():
-            text = quote_as_text(override)
+            text = suggest_override_as_one_text(override)
             raise ConfigError(
                 f"stages.{stage.name}.overrides has {override.input_line}, which is a sweep.",
                 hint=f"Sweep on the command line: -m '{stage.name}:{override.input_line}'"
                 + ("" if text is None else f"\nFor one text write in the file: - {text}"),
             )
-    taken = [
-        (place, word) for place, word in enumerate(words) if not (stage.once and word.is_swept)
-    ]
+    taken = [(place, word) for place, word in enumerate(words) if not (stage.once and word.is_swept)]
     before = [place for place, word in taken if word.stage is None]
     behind = [place for place, word in taken if word.stage == stage.name]
     middle = tuple(str(override.input_line) for override in own)
@@ -165,7 +159,9 @@ def _share(
         *(words[place] for place in behind),
     )
     return given, [
-        present((*(row[place] for place in before), *middle, *(row[place] for place in behind)))
+        drop_missing_overrides(
+            (*(row[place] for place in before), *middle, *(row[place] for place in behind))
+        )
         for row in (listed[:1] if stage.once else listed)
     ]
 
@@ -178,53 +174,52 @@ def _refuse_swept_stages(words: Sequence[Word], stages: Sequence[StageSettings])
             continue
         if word.stage in once:
             raise ConfigError(
-                f"{word.stage}:{line}: stage {word.stage} runs once, and this is a sweep.",
+                f"{word.stage}:{line}: stage {word.stage} runs once, but this is a sweep.",
                 hint=f"Sweep another stage, or set stages.{word.stage}.once=false.",
             )
         if str(word.override.key_or_group).partition(".")[0] == "stages":
             raise ConfigError(
-                f"{line}: the runs of one launch have the same stages.",
+                f"{line}: all runs of one launch must have the same stages.",
                 hint="Start one launch for each.",
             )
 
 
-def stages_of(config: DictConfig) -> tuple[StageSettings, ...]:
+def parse_config_stages(config: DictConfig) -> tuple[StageSettings, ...]:
     """Return the stages that a composition defines; raises ConfigError."""
     if not config.get("stages"):
         return ()
-    words = stage_words(config)
-    named = without_words(config, words).stages
+    words = collect_stage_overrides(config)
+    named = remove_stage_overrides(config, words).stages
     stated = cast("dict[str, Any]", OmegaConf.to_container(named, resolve=True))
     for name, given in words.items():
         stated[name]["overrides"] = given
-    return read_stages(stated)
+    return parse_stages(stated)
 
 
-def staged_points(
+def compose_staged_points(
     words: Sequence[Word], base: SweepPoint, session: Session, request: ComposeRequest
 ) -> tuple[SweepPoint, ...]:
     """Return the points of all stages, one stage after the other; raises ConfigError.
 
-    `base` is composed from the words for all stages: its settings for the whole launch apply to
-    all.
+    `base` is composed from the words for all stages: its settings for the whole launch apply to all.
     """
-    stages = read_stages(base.settings.stages)
+    stages = parse_stages(base.settings.stages)
     zipped = base.settings.sweep.zip
-    shared = share_out(words, stages, session, zipped, multirun=request.multirun)
+    shared = assign_words_to_stages(words, stages, session, zipped, multirun=request.multirun)
     return tuple(
         point
         for stage, own in zip(stages, shared, strict=True)
-        for point in _stage_points(stage.name, own, base, session, request.environ)
+        for point in _compose_stage_points(stage.name, own, base, session, request.environ)
     )
 
 
-def _stage_points(
+def _compose_stage_points(
     name: str, own: _Shared, base: SweepPoint, session: Session, environ: Mapping[str, str]
 ) -> list[SweepPoint]:
     words, listed = own
-    composing = composer(session, words, environ)
+    composing = build_composer(session, words, environ)
     try:
-        found = [point_of(composing, words, overrides) for overrides in listed]
+        found = [compose_sweep_point(composing, words, overrides) for overrides in listed]
     except ConfigError as error:
         raise ConfigError(
             f"{error.message} (in stage {name})",
@@ -233,11 +228,6 @@ def _stage_points(
     given = {key: base.config[key] for key in _OF_THE_LAUNCH}
     kept = {key: getattr(base.settings, key) for key in _OF_THE_LAUNCH}
     return [
-        replace(
-            point,
-            config={**point.config, **given},
-            settings=replace(point.settings, **kept),
-            stage=name,
-        )
+        replace(point, config={**point.config, **given}, settings=replace(point.settings, **kept), stage=name)
         for point in found
     ]

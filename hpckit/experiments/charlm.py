@@ -49,19 +49,19 @@ def train(config: Any, run: Run) -> None:
             width=config.width, layers=config.layers, heads=config.heads, context=config.context
         )
 
-    model = run.parallelize(build, plan_of(config.heads))
+    model = run.parallelize(build, build_layout_plan(config.heads))
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: warm_up_and_decay(step, config.warmup_steps, config.steps)
+        optimizer, lambda step: learning_rate_factor(step, config.warmup_steps, config.steps)
     )
     run.state(model=model, optimizer=optimizer, schedule=schedule)
 
     share = run.share(config.batch_size)
     for step in run.steps(config.steps, samples_per_step=config.batch_size):
-        starts = batch_starts(len(text) - config.context, config.batch_size, config.seed, step)
-        sequences = cut(text, starts[share.rows], config.context).to(run.device)
+        starts = draw_batch_starts(len(text) - config.context, config.batch_size, config.seed, step)
+        sequences = cut_sequences(text, starts[share.rows], config.context).to(run.device)
         optimizer.zero_grad()
         loss = run.train_step(model, sequences[:, :-1], sequences[:, 1:], share=share)
         run.clip_grad_norm_(model, 1.0)
@@ -71,20 +71,17 @@ def train(config: Any, run: Run) -> None:
         if step % config.log_every == 0 or last:
             run.log(step=step, loss=loss)
         if (step + 1) % config.evaluate_every == 0 or last:
-            run.log(step=step, bits_per_byte=bits_per_byte(model, heldout, config.context, run))
+            run.log(step=step, bits_per_byte=measure_bits_per_byte(model, heldout, config.context, run))
 
 
-def plan_of(heads: int) -> Plan:
+def build_layout_plan(heads: int) -> Plan:
     """Return how the transformer may be laid out over ranks."""
     return Plan(
         units="blocks.*",
         first="embedding",
         last=("norm", "head"),
         tied=(("embedding.bytes.weight", "head.weight"),),
-        columns=(
-            *("blocks.*.query", "blocks.*.key", "blocks.*.value"),
-            *("blocks.*.feed_forward.1", "head"),
-        ),
+        columns=(*("blocks.*.query", "blocks.*.key", "blocks.*.value"), *("blocks.*.feed_forward.1", "head")),
         rows=("blocks.*.attention_out", "blocks.*.feed_forward.3", "embedding.bytes"),
         sequence=("blocks.*.attention_norm", "blocks.*.feed_forward.0", "norm"),
         heads={"blocks.*": (heads, heads)},
@@ -112,18 +109,18 @@ def read_bytes(files: list[Path], limit: int) -> Tensor:
     return torch.frombuffer(text, dtype=torch.uint8)[:limit]
 
 
-def batch_starts(length: int, batch_size: int, seed: int, step: int) -> Tensor:
+def draw_batch_starts(length: int, batch_size: int, seed: int, step: int) -> Tensor:
     """Return the start of each sequence in a batch, int [batch_size], the same on every rank."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
     return torch.randint(length, (batch_size,), generator=generator)
 
 
-def cut(text: Tensor, starts: Tensor, context: int) -> Tensor:
+def cut_sequences(text: Tensor, starts: Tensor, context: int) -> Tensor:
     """Return int [len(starts), context + 1]: each sequence with the byte that follows it."""
     return text[starts[:, None] + torch.arange(context + 1)].long()
 
 
-def warm_up_and_decay(step: int, warmup_steps: int, steps: int) -> float:
+def learning_rate_factor(step: int, warmup_steps: int, steps: int) -> float:
     """Return the factor on the learning rate: linear warm-up, then half a cosine down."""
     if step < warmup_steps:
         return (step + 1) / warmup_steps
@@ -131,7 +128,7 @@ def warm_up_and_decay(step: int, warmup_steps: int, steps: int) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * done))
 
 
-def bits_per_byte(model: nn.Module, heldout: Tensor, context: int, run: Run) -> float:
+def measure_bits_per_byte(model: nn.Module, heldout: Tensor, context: int, run: Run) -> float:
     """Return the mean bits per held-out byte, given those before it in its sequence.
 
     Each data rank reads its own sequences, and each byte except the first is predicted exactly
@@ -142,36 +139,33 @@ def bits_per_byte(model: nn.Module, heldout: Tensor, context: int, run: Run) -> 
     nats = 0.0
     for at in range(0, len(starts), each):
         rows = torch.arange(at, at + each)[run.share(each).rows]
-        sequences = cut(heldout, starts[rows % len(starts)], context)
+        sequences = cut_sequences(heldout, starts[rows % len(starts)], context)
         targets = sequences[:, 1:].masked_fill((rows >= len(starts))[:, None], IGNORED)
         inputs, targets = sequences[:, :-1].to(run.device), targets.to(run.device)
-        nats += targets.numel() * float(run.evaluate(model, inputs, targets, loss=counted_loss))
+        nats += targets.numel() * float(run.evaluate(model, inputs, targets, loss=masked_mean_loss))
     return run.mean(nats) * run.data_size / (len(starts) * context) / math.log(2)
 
 
-def counted_loss(logits: Tensor, targets: Tensor) -> Tensor:
+def masked_mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the mean loss over all positions, of which ignored ones have 0."""
-    losses = F.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="none"
-    )
+    losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="none")
     return losses.mean()
 
 
 class Transformer(nn.Module):
     """A decoder over bytes: pre-norm blocks, learnt positions, tied embeddings.
 
-    Takes bytes, int [n, length], and their positions, int [n, length], 0, 1, … if left out; returns
-    logits for the byte after each, float [n, length, 256]. A pipeline stage has only some of its
-    modules: it takes hidden states, float [n, length, width], unless it is the first, and returns
-    them unless it is the last.
+    Takes bytes, int [n, length], and their positions, int [n, length], 0, 1, … if left out; returns logits
+    for the byte after each, float [n, length, 256]. A pipeline stage has only some of its modules: it takes
+    hidden states, float [n, length, width], unless it is the first, and returns them unless it is the last.
     """
 
     def __init__(self, *, width: int, layers: int, heads: int, context: int) -> None:
         super().__init__()
         if width % heads:
             raise ConfigError(
-                f"width={width} cannot be split into {heads} heads of one size",
-                hint=f"take a multiple of {heads} for width, or other heads.",
+                f"width={width} cannot be split into {heads} heads of equal size",
+                hint=f"choose a multiple of {heads} for width, or another number of heads.",
             )
         self.embedding: Embedding | None = Embedding(width, context)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
@@ -221,10 +215,7 @@ class Block(nn.Module):
         self.value = nn.Linear(width, width, bias=False)
         self.attention_out = nn.Linear(width, width, bias=False)
         self.feed_forward = nn.Sequential(
-            nn.LayerNorm(width),
-            nn.Linear(width, 4 * width),
-            nn.GELU(),
-            nn.Linear(4 * width, width),
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
 
     def forward(self, hidden: Tensor) -> Tensor:

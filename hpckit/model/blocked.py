@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from hpckit.model.run import RunView
-from hpckit.model.stages import DependencyType, Stage, followed, kind_of, place_of
+from hpckit.model.stages import (
+    DependencyType,
+    Stage,
+    find_stage_dependency_of_run,
+    find_stage_of_run,
+    list_prerequisite_runs,
+)
 from hpckit.model.states import RunState
 from hpckit.values import replace
 
 
-def blocked_runs(
+def mark_runs_that_cannot_start(
     views: Iterable[RunView],
     stages: Sequence[Stage],
     *,
@@ -28,33 +34,36 @@ def blocked_runs(
     culprits: dict[range, RunView | None] = {}
     for index in sorted(known):
         view = known[index]
-        if index in waiting or not _may_be_blocked(view) or not _can_wait(stages, index):
+        if (
+            index in waiting
+            or not _is_unstarted_without_job(view)
+            or not _needs_previous_stage_success(stages, index)
+        ):
             continue
-        before = followed(stages, index)
+        before = list_prerequisite_runs(stages, index)
         if before not in culprits:
-            culprits[before] = _culprit(before, known)
+            culprits[before] = _find_unsuccessful_prerequisite(before, known)
         culprit = culprits[before]
-        stage = stages[place_of(stages, index) - 1].name
+        stage = stages[find_stage_of_run(stages, index) - 1].name
         if culprit is not None:
-            known[index] = replace(view, blocked=_reason(stage, culprit))
-        elif late := _late(index, before, given):
-            reason = f"stage {stage} had not completed in time (run {late[0]}, resumed since)"
+            known[index] = replace(view, blocked=_explain_blocked_run(stage, culprit))
+        elif late := _list_prerequisites_resumed_later(index, before, given):
+            reason = f"stage {stage} did not complete in time (run {late[0]}, resumed later)"
             known[index] = replace(view, blocked=reason)
     return tuple(known.values())
 
 
-def _late(index: int, before: range, given: Mapping[int, int]) -> list[int]:
+def _list_prerequisites_resumed_later(index: int, before: range, given: Mapping[int, int]) -> list[int]:
     """Return the runs that continued in a job that was added after this run's own."""
     return [run for run in before if given.get(run, -1) > given.get(index, -1)] if given else []
 
 
-def _can_wait(stages: Sequence[Stage], run: int) -> bool:
-    return kind_of(stages, run) in {DependencyType.afterok, DependencyType.aftercorr}
+def _needs_previous_stage_success(stages: Sequence[Stage], run: int) -> bool:
+    return find_stage_dependency_of_run(stages, run) in {DependencyType.afterok, DependencyType.aftercorr}
 
 
-def _may_be_blocked(view: RunView) -> bool:
-    """Whether the run has not begun, and nothing is about to begin it."""
-    if view.record.begun or view.record.cancel_requested:
+def _is_unstarted_without_job(view: RunView) -> bool:
+    if view.record.has_attempt_begun or view.record.cancel_requested:
         return False
     if view.observation is not None:
         return view.observation.state.ended
@@ -62,15 +71,15 @@ def _may_be_blocked(view: RunView) -> bool:
     return view.asked or view.record.job is None
 
 
-def _culprit(before: Iterable[int], known: Mapping[int, RunView]) -> RunView | None:
+def _find_unsuccessful_prerequisite(before: Iterable[int], known: Mapping[int, RunView]) -> RunView | None:
     for run in before:
         view = known.get(run)
-        if view is not None and view.settled and view.state is not RunState.completed:
+        if view is not None and view.can_no_longer_change and view.state is not RunState.completed:
             return view
     return None
 
 
-def _reason(stage: str, culprit: RunView) -> str:
+def _explain_blocked_run(stage: str, culprit: RunView) -> str:
     """Return the reason, taken from the run that caused it first."""
     if culprit.blocked:
         return culprit.blocked

@@ -22,37 +22,36 @@ from hpckit.values import dataclass
 _HOW = 'command is a list of words, or one string as a shell would split it: "python train.py"'
 
 
-def command_words(command: Any) -> tuple[str, ...]:
+def split_command(command: Any) -> tuple[str, ...]:
     """Return the words of a command. Raises ConfigError if it has none or is malformed.
 
-    No shell reads them: `$HOME`, `*`, `|` and `>` are words like any other. Booleans are written as
-    in YAML.
+    No shell reads them: `$HOME`, `*`, `|` and `>` are words like any other. Booleans are written as in YAML.
     """
-    words = _split(command) if isinstance(command, str) else _listed(command)
+    words = _split_command_text(command) if isinstance(command, str) else _command_list_to_words(command)
     if not words or not words[0]:
         raise ConfigError(f"command is empty: {command!r}", hint=_HOW)
     return words
 
 
-def _split(text: str) -> tuple[str, ...]:
+def _split_command_text(text: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
         raise ConfigError(
-            f"command does not split into words: {str(error).lower()} in {text!r}", hint=_HOW
+            f"command cannot be split into words: {str(error).lower()} in {text!r}", hint=_HOW
         ) from None
 
 
-def _listed(command: Any) -> tuple[str, ...]:
+def _command_list_to_words(command: Any) -> tuple[str, ...]:
     if isinstance(command, bool):
         # `command=true` is a boolean in YAML, but also the name of a program.
-        return (_word(command),)
+        return (_command_item_to_text(command),)
     if not isinstance(command, list | tuple):
         raise ConfigError(f"command is a {type(command).__name__}: {command!r}", hint=_HOW)
-    return tuple(_word(item) for item in command)
+    return tuple(_command_item_to_text(item) for item in command)
 
 
-def _word(item: Any) -> str:
+def _command_item_to_text(item: Any) -> str:
     if isinstance(item, bool):
         return str(item).lower()
     if isinstance(item, str | int | float):
@@ -66,9 +65,7 @@ _PYTHON = lazy_pattern(r"python[\d.]*\Z")
 _ASSIGNMENT = lazy_pattern(r"[A-Za-z_]\w*=")
 _SEPARATOR = lazy_pattern(r"[;&|()]+\Z")
 _REDIRECTION = lazy_pattern(r"[<>&]*[<>][<>&]*\Z")
-_PREFIXES = frozenset(
-    {"exec", "time", "if", "then", "elif", "else", "while", "until", "do", "!", "{"}
-)
+_PREFIXES = frozenset({"exec", "time", "if", "then", "elif", "else", "while", "until", "do", "!", "{"})
 _WRAPPERS = {
     **dict.fromkeys(("nohup", "setsid", "eval", "unbuffer", "catchsegv"), ("", 0)),
     **dict.fromkeys(("taskset", "chrt"), ("", 1)),
@@ -84,9 +81,7 @@ _WRAPPERS = {
     "timeout": ("-k --kill-after -s --signal", 1),
 }
 """Programs that start what is behind their own words: options with a value, count of others."""
-_RUNNERS = lazy_pattern(
-    r"(?:uv|poetry|pdm|hatch|pixi|pipenv|rye|conda|\w*mamba) run\Z|nsys profile\Z"
-)
+_RUNNERS = lazy_pattern(r"(?:uv|poetry|pdm|hatch|pixi|pipenv|rye|conda|\w*mamba) run\Z|nsys profile\Z")
 _CONTAINERS = lazy_pattern(r"(?:apptainer|singularity) exec\Z")
 _VALUED = (
     "-n --name -p --prefix --cwd --python --with --extra --group --env-file --directory --project "
@@ -96,7 +91,7 @@ _VALUED = (
 _VALUED_LONG = frozenset({"--check-hash-based-pycs", "--rcfile", "--init-file"})
 
 MPI_CURE = (
-    "hpckit starts no ranks of MPI: on one node, launch one rank (resources.nodes=1 "
+    "hpckit does not start MPI ranks: on one node, launch one rank (resources.nodes=1 "
     "resources.tasks_per_node=1 resources.cpus_per_task=N) that runs mpirun -np N (Open MPI's with "
     "--oversubscribe, as Slurm counts one task); over several nodes use a batch script of your "
     "own, with srun --mpi=pmix or mpirun"
@@ -130,26 +125,26 @@ class Invocation:
         return self.program in SHELLS
 
 
-def invocation(words: Sequence[str]) -> Invocation:
+def parse_invocation(words: Sequence[str]) -> Invocation:
     """Return what the words of a command start."""
-    rest = behind_env(words)
+    rest = strip_env_prefix(words)
     program, given = rest[0].rpartition("/")[2], tuple(rest[1:])
     if _PYTHON.match(program):
-        return _of_python(program, given)
+        return _parse_python_invocation(program, given)
     if program in SHELLS:
-        return _of_shell(program, given)
+        return _parse_shell_invocation(program, given)
     return Invocation(program=program, arguments=given)
 
 
-def script_of(words: Sequence[str]) -> str | None:
+def find_started_script(words: Sequence[str]) -> str | None:
     """Return the script that a command starts, also by torchrun, whose options take values."""
-    started = invocation(words)
+    started = parse_invocation(words)
     if started.program == "torchrun":
         return next((word for word in words if word.endswith(".py")), None)
     return started.script
 
 
-def behind_env(words: Sequence[str]) -> Sequence[str]:
+def strip_env_prefix(words: Sequence[str]) -> Sequence[str]:
     """Return the words without a leading `env A=1`."""
     if words[0].rpartition("/")[2] != "env":
         return words
@@ -157,9 +152,9 @@ def behind_env(words: Sequence[str]) -> Sequence[str]:
     return words[rest:] if rest and not words[rest].startswith("-") else words
 
 
-def _of_python(program: str, given: tuple[str, ...]) -> Invocation:
+def _parse_python_invocation(program: str, given: tuple[str, ...]) -> Invocation:
     place = 0
-    while _is_option(given[place : place + 1]):
+    while _starts_with_option(given[place : place + 1]):
         word = given[place]
         place += 1
         letter = next((letter_ for letter_ in word[1:] if letter_ in "cmWX"), "")
@@ -174,12 +169,12 @@ def _of_python(program: str, given: tuple[str, ...]) -> Invocation:
             return Invocation(program=program, arguments=given[place:], module=value)
         if letter == "c":
             return Invocation(program=program, arguments=given[place:], code=value)
-    return _of_script(program, given[place:])
+    return _parse_script_invocation(program, given[place:])
 
 
-def _of_shell(program: str, given: tuple[str, ...]) -> Invocation:
+def _parse_shell_invocation(program: str, given: tuple[str, ...]) -> Invocation:
     place, has_code = 0, False
-    while _is_option(given[place : place + 1]):
+    while _starts_with_option(given[place : place + 1]):
         word = given[place]
         place += 1
         letters = "" if word.startswith("--") else word[1:]
@@ -188,55 +183,55 @@ def _of_shell(program: str, given: tuple[str, ...]) -> Invocation:
     rest = given[place:]
     if has_code:
         return Invocation(program=program, arguments=rest[1:], code="".join(rest[:1]))
-    return _of_script(program, rest)
+    return _parse_script_invocation(program, rest)
 
 
-def _is_option(word: Sequence[str]) -> bool:
+def _starts_with_option(word: Sequence[str]) -> bool:
     return bool(word) and word[0][:1] in {"-", "+"} and word[0] not in {"-", "--"}
 
 
-def _of_script(program: str, rest: tuple[str, ...]) -> Invocation:
+def _parse_script_invocation(program: str, rest: tuple[str, ...]) -> Invocation:
     rest = rest[1:] if rest[:1] == ("--",) else rest
     if not rest or rest[0] == "-":
         return Invocation(program=program, arguments=rest[1:])
     return Invocation(program=program, arguments=rest[1:], script=rest[0])
 
 
-def commands_of(words: Sequence[str]) -> list[tuple[str, ...]]:
+def list_inner_commands(words: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the command without what merely starts it, or those in the line given to a shell."""
-    words = unwrapped(words)
-    line = shell_line(words)
+    words = strip_command_wrappers(words)
+    line = extract_code_passed_to_shell(words)
     if line is not None:
-        return [inner for each, _ in shell_commands(line) for inner in commands_of(each)]
+        return [inner for each, _ in parse_shell_commands(line) for inner in list_inner_commands(each)]
     return [words] if words else []
 
 
-def shell_line(words: Sequence[str]) -> str | None:
+def extract_code_passed_to_shell(words: Sequence[str]) -> str | None:
     """Return the line that a command gives to a shell; None if it gives none."""
-    started = invocation(words) if words else None
+    started = parse_invocation(words) if words else None
     return started.code if started is not None and started.is_shell else None
 
 
-def unwrapped(words: Sequence[str]) -> tuple[str, ...]:
+def strip_command_wrappers(words: Sequence[str]) -> tuple[str, ...]:
     """Return the words without `nohup`, `env A=1`, `uv run` and the like; empty if none is left."""
     rest = tuple(words)
     while rest:
         program = rest[0].rpartition("/")[2]
         valued, count = _WRAPPERS.get(program, (_VALUED, 0))
-        behind = _behind_options(rest[1:], valued)
+        behind = _skip_leading_options(rest[1:], valued)
         tool = " ".join((program, *behind[:1]))
         if _ASSIGNMENT.match(rest[0]):
             behind = rest[1:]
         elif _RUNNERS.match(tool) or _CONTAINERS.match(tool):
             count = 1 if _CONTAINERS.match(tool) else 0
-            behind = _behind_options(behind[1:], valued)
+            behind = _skip_leading_options(behind[1:], valued)
         elif program not in _WRAPPERS:
             return rest
         rest = behind[count:]
     return rest
 
 
-def _behind_options(words: tuple[str, ...], valued: str) -> tuple[str, ...]:
+def _skip_leading_options(words: tuple[str, ...], valued: str) -> tuple[str, ...]:
     while words and words[0].startswith("-"):
         if words[0] == "--":
             return words[1:]
@@ -244,15 +239,13 @@ def _behind_options(words: tuple[str, ...], valued: str) -> tuple[str, ...]:
     return words
 
 
-def shell_commands(line: str) -> Iterator[tuple[tuple[str, ...], str]]:
+def parse_shell_commands(line: str) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the commands in a line for a shell that are easy to read, each with the sign behind it.
 
     Leading assignments, `exec`, `then` and the like, and redirections with their files are left
     out. Nothing is expanded.
     """
-    lexer = shlex.shlex(
-        line.replace("\\\n", " ").replace("\n", "\n;"), posix=True, punctuation_chars=True
-    )
+    lexer = shlex.shlex(line.replace("\\\n", " ").replace("\n", "\n;"), posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     try:
         tokens = [*lexer, ";"]
@@ -278,9 +271,7 @@ def shell_commands(line: str) -> Iterator[tuple[tuple[str, ...], str]]:
 _KEY = r"(?:~|\+{0,2})[A-Za-z_$][\w$./-]*(?:@[\w$.:-]*)?="
 _OVERRIDE = lazy_pattern(rf"{_KEY}\Z", re.ASCII)
 _OF_ENV = r"(?!(?:\S*/)?env(?:\s+\w+=\S*)*\s+\w+=\Z)"
-_IN_LINE = lazy_pattern(
-    rf"{_OF_ENV}(?:.*\s)?(?:(['\"]){_KEY}|{_KEY}(['\"])|{_KEY})\Z", re.ASCII | re.DOTALL
-)
+_IN_LINE = lazy_pattern(rf"{_OF_ENV}(?:.*\s)?(?:(['\"]){_KEY}|{_KEY}(['\"])|{_KEY})\Z", re.ASCII | re.DOTALL)
 _PLAIN = lazy_pattern(r"[\w/+.%@?|*:-]+(?: [\w/+.%@?|*:-]+)*", re.ASCII)
 _PLAIN_KEY = lazy_pattern(r"(?:[\w/+.%@?|*-]|\\.)+", re.ASCII)
 _SPECIAL = lazy_pattern(r"([\\()\[\]{}:=, \t])")
@@ -300,7 +291,7 @@ class Reader(StrEnum):
     double = "double"
 
 
-def reader_of(before: str, after: str, *, listed: bool) -> Reader:
+def detect_parser_of_value(before: str, after: str, *, listed: bool) -> Reader:
     """Return what reads a value between these texts of a word, or of a command that is one text."""
     if listed:
         return Reader.hydra if not after and _OVERRIDE.match(before) else Reader.program
@@ -311,11 +302,11 @@ def reader_of(before: str, after: str, *, listed: bool) -> Reader:
     return {"": Reader.shell, "'": Reader.single, '"': Reader.double}[quote]
 
 
-def written(value: Any, reader: Reader) -> Any:
+def encode_value_for_its_parser(value: Any, reader: Reader) -> Any:
     """Return a value as its reader needs it; raises ConfigError if it has no form for Hydra."""
     if reader is Reader.program:
         return value
-    text = override_value(value) if value != "" else ""
+    text = encode_override_value(value) if value != "" else ""
     if reader is Reader.single:
         return text.replace("'", "'\"'\"'")
     if reader is Reader.double:
@@ -323,7 +314,7 @@ def written(value: Any, reader: Reader) -> Any:
     return shlex.quote(text) if reader is Reader.shell and text else text
 
 
-def override_value(value: Any) -> str:
+def encode_override_value(value: Any) -> str:
     """Return a value in the grammar of Hydra's overrides, which reads it as the same value.
 
     Numbers and plain words stay as they are. Raises ConfigError for a mapping with a key that has
@@ -332,40 +323,39 @@ def override_value(value: Any) -> str:
     if value is None or isinstance(value, bool | int | float):
         return "null" if value is None else str(value)
     if isinstance(value, Mapping):
-        pairs = (f"{_key(key)}:{override_value(item)}" for key, item in value.items())
+        pairs = (f"{_encode_mapping_key(key)}:{encode_override_value(item)}" for key, item in value.items())
         return f"{{{','.join(pairs)}}}"
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return f"[{','.join(map(override_value, value))}]"
+        return f"[{','.join(map(encode_override_value, value))}]"
     text = value.name if isinstance(value, Enum) else str(value)
-    if _PLAIN.fullmatch(text) and not _is_other(text):
+    if _PLAIN.fullmatch(text) and not _is_number_bool_or_null(text):
         return text
-    return quoted(escaped(text), "'" if '"' in text else '"')
+    return quote_for_hydra(escape_interpolations(text), "'" if '"' in text else '"')
 
 
-def escaped(text: str) -> str:
+def escape_interpolations(text: str) -> str:
     """Return a text in which OmegaConf sees no interpolation."""
     return _OPENED.sub(r"\1\1\\${", text)
 
 
-def quoted(text: str, quote: str) -> str:
+def quote_for_hydra(text: str, quote: str) -> str:
     """Return a text in quotes, as Hydra's grammar reads it."""
     body = re.sub(rf"(\\*){quote}", rf"\1\1\\{quote}", text)
     behind = len(body) - len(body.rstrip("\\"))
     return f"{quote}{body}{body[len(body) - behind :]}{quote}"
 
 
-def _key(key: Any) -> str:
-    text = _SPECIAL.sub(r"\\\1", key) if isinstance(key, str) else override_value(key)
-    if isinstance(key, str) and (not _PLAIN_KEY.fullmatch(text) or _is_other(text)):
+def _encode_mapping_key(key: Any) -> str:
+    text = _SPECIAL.sub(r"\\\1", key) if isinstance(key, str) else encode_override_value(key)
+    if isinstance(key, str) and (not _PLAIN_KEY.fullmatch(text) or _is_number_bool_or_null(text)):
         raise ConfigError(
-            f"the key {key!r} of a mapping has no form in the grammar of Hydra's overrides",
+            f"the key {key!r} of a mapping cannot be written in the grammar of Hydra's overrides",
             hint="Name it with letters and digits, or let the application read it from a file.",
         )
     return text
 
 
-def _is_other(text: str) -> bool:
-    """Return whether an unquoted text is a value of another type: a number, a boolean, or null."""
+def _is_number_bool_or_null(text: str) -> bool:
     try:
         float(text)
     except ValueError:

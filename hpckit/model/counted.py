@@ -10,31 +10,31 @@ from hpckit.patterns import lazy_pattern
 _KIB = 1024
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return a number with its noun in singular or plural: `1 run`, `2 runs`, `2 launches`."""
     plural = "es" if noun.endswith(("ch", "s")) else "s"
     return f"{number} {noun}{'' if number == 1 else plural}"
 
 
-def listed(names: Sequence[str], most: int) -> str:
+def format_short_list(names: Sequence[str], most: int) -> str:
     """Return the first names, and how many more there are: `a, b and 3 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
-def whole_percent(share: float | None) -> str:
+def format_whole_percent(share: float | None) -> str:
     """Return a share of 1 without decimals, as `94 %`; empty if it is unknown."""
     return "" if share is None else f"{share:.0%}".replace("%", " %")
 
 
-def steps_text(step: int | None, total: int | None = None) -> str:
+def format_step_of_total(step: int | None, total: int | None = None) -> str:
     """Return a step as people count it, `600 of 600`; `step` is as recorded, from 0, or unknown."""
     if step is None:
         return ""
     return f"{step + 1} of {total}" if total is not None and step < total else str(step + 1)
 
 
-def size_text(size: int) -> str:
+def format_byte_size(size: int) -> str:
     """Return a number of bytes in a suitable unit: `1.2 GiB`."""
     amount = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -49,26 +49,26 @@ _MOST = 10_000_000
 _PIECE = lazy_pattern(r"(?P<first>\d{1,9})(?P<dash>-(?P<last>\d{1,9})?)?", re.ASCII)
 
 
-def ranges(numbers: Iterable[int]) -> str:
+def format_ranges(numbers: Iterable[int]) -> str:
     """Return numbers as ranges, smallest first: `0-3, 7`."""
-    pieces = _pieces(numbers)
+    pieces = _group_consecutive_numbers(numbers)
     return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in pieces)
 
 
-def few_ranges(numbers: Collection[int], most: int = 8) -> str:
+def format_first_ranges(numbers: Collection[int], most: int = 8) -> str:
     """Return numbers as ranges; of more than `most` only the first, and how many numbers there are.
 
     ```python
-    few_ranges(range(0, 4096, 8), 3)  # 0, 8, 16, … (512 in all)
+    format_first_ranges(range(0, 4096, 8), 3)  # 0, 8, 16, … (512 in all)
     ```
     """
-    pieces = ranges(numbers).split(", ")
+    pieces = format_ranges(numbers).split(", ")
     if len(pieces) <= most:
         return ", ".join(pieces)
     return f"{', '.join(pieces[:most])}, … ({len(numbers)} in all)"
 
 
-def _pieces(numbers: Iterable[int]) -> list[tuple[int, int]]:
+def _group_consecutive_numbers(numbers: Iterable[int]) -> list[tuple[int, int]]:
     pieces: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if pieces and pieces[-1][1] == number - 1:
@@ -78,21 +78,23 @@ def _pieces(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return pieces
 
 
-def stepped_ranges(numbers: Iterable[int]) -> str:
+def format_stepped_ranges(numbers: Iterable[int]) -> str:
     """Return numbers as ranges with steps, as Slurm writes them: `0-4088:8` is 0, 8, …, 4088.
 
     A group of parallel ranks is a few of these, whatever the size of the world.
     """
-    return ", ".join(map(_stepped, _steps(_pieces(numbers))))
+    return ", ".join(
+        map(_format_stepped_range, _merge_into_stepped_ranges(_group_consecutive_numbers(numbers)))
+    )
 
 
-def _stepped(one: range) -> str:
+def _format_stepped_range(one: range) -> str:
     if len(one) == 1:
         return str(one.start)
     return f"{one.start}-{one[-1]}" + (f":{one.step}" if one.step > 1 else "")
 
 
-def _steps(pieces: list[tuple[int, int]]) -> Iterator[range]:
+def _merge_into_stepped_ranges(pieces: list[tuple[int, int]]) -> Iterator[range]:
     """Yield the numbers of pieces of one length at equal distances, all first ones, all second."""
     at = 0
     while at < len(pieces):
@@ -113,12 +115,12 @@ def _steps(pieces: list[tuple[int, int]]) -> Iterator[range]:
 
 
 def parse_stepped_ranges(text: str) -> frozenset[int]:
-    """Return the numbers of a text that `stepped_ranges` wrote; raises ValueError for another."""
+    """Return the numbers that `format_stepped_ranges` wrote; raises ValueError for another text."""
     found: set[int] = set()
     for piece in text.split(", "):
         matched = _STEPPED.fullmatch(piece)
         if matched is None:
-            raise ValueError(f"{piece!r} is no range")
+            raise ValueError(f"{piece!r} is not a range")
         first = int(matched[1])
         numbers = range(first, int(matched[2] or first) + 1, max(int(matched[3] or 1), 1))
         if len(numbers) > _MOST:
@@ -127,7 +129,7 @@ def parse_stepped_ranges(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def parse_ranges(text: str, end: int) -> frozenset[int]:
+def parse_number_ranges(text: str, end: int) -> frozenset[int]:
     """Return the numbers in a text such as `3-7,12`, all below `end`.
 
     A range may be open (`5-`: to the last one). Raises ValueError with a message for the user.

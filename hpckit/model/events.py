@@ -299,10 +299,7 @@ class NodesInspected(Event):
     @property
     def inspections(self) -> tuple[NodeInspection, ...]:
         """All nodes, those with findings first."""
-        fine = (
-            NodeInspection(node=node, level=self.level, verdict=HealthVerdict.ok)
-            for node in self.fine
-        )
+        fine = (NodeInspection(node=node, level=self.level, verdict=HealthVerdict.ok) for node in self.fine)
         return *self.troubled, *fine
 
 
@@ -328,9 +325,8 @@ class RoundEnded(Event):
 class RequeueAsked(Event):
     """Slurm was asked to start the run again.
 
-    `excluded` are the nodes that the next attempt leaves out, `added` those of them that were not
-    left out before, `kept` those that it should leave out and cannot: another attempt would not get
-    rid of them.
+    `excluded` are the nodes that the next attempt leaves out, `added` those of them that were not left out
+    before, `kept` those that it should leave out and cannot: another attempt would not get rid of them.
     """
 
     kind: ClassVar[str] = "requeue_asked"

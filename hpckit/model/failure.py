@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import Flag, StrEnum, auto
 
 from hpckit.model.diagnosis.collectives import CollectiveWait
-from hpckit.model.parallel.layout import Layout, name_rank
+from hpckit.model.parallel.layout import Layout, format_rank
 from hpckit.model.states import RecordedEnum
 from hpckit.values import dataclass
 
@@ -62,9 +62,9 @@ class Cause(RecordedEnum):
     @property
     def planned(self) -> bool:
         """Whether the stop is announced: state is saved first, so that no work is lost."""
-        return self.has(Trait.planned)
+        return self.has_trait(Trait.planned)
 
-    def has(self, trait: Trait) -> bool:
+    def has_trait(self, trait: Trait) -> bool:
         """Whether this is true of the cause."""
         return trait in _TRAITS.get(self, Trait(0))
 
@@ -124,17 +124,16 @@ _TRAITS = {
     Cause.launcher_lost: Trait.external,
     Cause.scheduler: Trait.external | Trait.lasting,
 }
-RESTARTABLE = tuple(cause for cause in Cause if not cause.has(Trait.lasting))
+RESTARTABLE = tuple(cause for cause in Cause if not cause.has_trait(Trait.lasting))
 """Causes after which a run can be started again."""
 
 
 class ExitReason(StrEnum):
     """Why a rank left.
 
-    `returned`: the user's function returned, or the attached script reached its end. `ended`: a
-    plain command ended with exit code 0, which says nothing more. `left`: at a step boundary, as
-    requested. `pruned`: the same, but for good. `exited`: with an exit code, without having
-    returned.
+    `returned`: the user's function returned, or the attached script reached its end. `ended`: a plain command
+    ended with exit code 0, which says nothing more. `left`: at a step boundary, as requested. `pruned`: the
+    same, but for good. `exited`: with an exit code, without having returned.
     """
 
     returned = "returned"
@@ -188,11 +187,10 @@ class ExitStatement:
 class RankExit:
     """One rank's exit record: how its process ended, and why it left.
 
-    `signal` is what ended the process, such as SIGKILL. `step` is the last step that began, of
-    `total`, or that was done if its code returned. `told_by` and `told_signal` say who asked it to
-    leave. `stopped` is true if hpckit itself ended the rank because another rank had failed. `at`
-    is when the exception was raised or the end was seen. `oom` is the evidence that the kernel
-    killed it because memory ran out.
+    `signal` is what ended the process, such as SIGKILL. `step` is the last step that began, of `total`, or
+    that was done if its code returned. `told_by` and `told_signal` say who asked it to leave. `stopped` is
+    true if hpckit itself ended the rank because another rank had failed. `at` is when the exception was
+    raised or the end was seen. `oom` is the evidence that the kernel killed it because memory ran out.
     """
 
     rank: int
@@ -283,7 +281,7 @@ class Failure:
     @property
     def rank_name(self) -> str:
         """The rank with its place in the layout; empty if no rank is to blame."""
-        return "" if self.rank is None else name_rank(self.rank, self.place)
+        return "" if self.rank is None else format_rank(self.rank, self.place)
 
 
 def signal_name(number: int) -> str:
@@ -294,7 +292,7 @@ def signal_name(number: int) -> str:
         return f"SIG{number}"
 
 
-def shell_code(exit_record: RankExit) -> int:
+def shell_exit_code(exit_record: RankExit) -> int:
     """Return the exit code that a shell would report: 128 + number for a signal, never 0."""
     if exit_record.signal is None:
         return exit_record.code or 1

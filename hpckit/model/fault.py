@@ -90,15 +90,11 @@ SIGNALS = frozenset(map(FaultKind, ("kill", "stop", "cont", "term", "segfault", 
 ON_CHECKPOINTS = frozenset({FaultKind.flip, FaultKind.truncate, FaultKind.tear})
 """Kinds that permanently damage the newest checkpoint."""
 
-ON_NODES = frozenset(
-    {FaultKind.kill_node, FaultKind.revive_node, FaultKind.cut_node, FaultKind.heal_node}
-)
+ON_NODES = frozenset({FaultKind.kill_node, FaultKind.revive_node, FaultKind.cut_node, FaultKind.heal_node})
 """Kinds that break or repair a node of the sandbox."""
 
 ON_SANDBOX = ON_NODES | {FaultKind.stop_controller, FaultKind.start_controller}
 """Kinds that only the sandbox can do."""
 
-MENDING = frozenset(
-    {FaultKind.cont, FaultKind.revive_node, FaultKind.heal_node, FaultKind.start_controller}
-)
+MENDING = frozenset({FaultKind.cont, FaultKind.revive_node, FaultKind.heal_node, FaultKind.start_controller})
 """Kinds that undo another."""

@@ -36,12 +36,12 @@ class Finding:
         return self.severity is Severity.error
 
 
-def error(key: str, value: object, message: str, hint: str = "") -> Finding:
+def build_error_finding(key: str, value: object, message: str, hint: str = "") -> Finding:
     """Return a finding that refuses the launch."""
     return Finding(severity=Severity.error, key=key, value=str(value), message=message, hint=hint)
 
 
-def warning(key: str, value: object, message: str, hint: str = "") -> Finding:
+def build_warning_finding(key: str, value: object, message: str, hint: str = "") -> Finding:
     """Return a finding that is only printed."""
     return Finding(severity=Severity.warning, key=key, value=str(value), message=message, hint=hint)
 

@@ -148,11 +148,10 @@ class Goodput:
     """The goodput of a run.
 
     `stepped` is whether its work can be seen: by steps, or by completion in its only round. If not,
-    nobody knows `lost_steps`, what rounds repeated: it is null.
-    `writing` is how long saves took until their commit, in parallel with training or not.
-    `standstill` is how long no step has begun, if that is much longer than steps take, else null.
-    `first_wait` is the part of `parts.queue` before the first attempt. `ettr_expected` is the
-    result of the formula for `measured`, null if that lacks values.
+    `lost_steps`, what rounds repeated, is null. `writing` is how long saves took until their commit, in
+    parallel with training or not. `standstill` is how long no step has begun, if that is much longer than
+    steps take, else null. `first_wait` is the part of `parts.queue` before the first attempt. `ettr_expected`
+    is the result of the formula for `measured`, null if that lacks values.
     """
 
     parts: TimeParts
@@ -172,17 +171,17 @@ class Goodput:
     @property
     def goodput(self) -> float | None:
         """Productive share of the time in which the run was on its nodes; null if unknown."""
-        return self._share(self.parts.running)
+        return self._productive_share_of(self.parts.running)
 
     @property
     def ettr(self) -> float | None:
         """Productive share of the wall time, waiting included; null if unknown."""
-        return self._share(self.parts.wall)
+        return self._productive_share_of(self.parts.wall)
 
     @property
     def ettr_since_first_step(self) -> float | None:
         """The ETTR without the first wait and the start-up, as the formula defines it."""
-        return self._share(self.parts.wall - self.first_wait - self.parts.start)
+        return self._productive_share_of(self.parts.wall - self.first_wait - self.parts.start)
 
     @property
     def writing_share(self) -> float | None:
@@ -193,18 +192,14 @@ class Goodput:
     @property
     def failures(self) -> Mapping[Cause, int]:
         """How many interruptions were failures, by cause, most frequent first."""
-        found = Counter(
-            interruption.cause for interruption in self.interruptions if not interruption.planned
-        )
+        found = Counter(interruption.cause for interruption in self.interruptions if not interruption.planned)
         return dict(found.most_common())
 
     @property
     def planned(self) -> Mapping[Cause, int]:
         """How many interruptions were planned, by cause, most frequent first."""
-        found = Counter(
-            interruption.cause for interruption in self.interruptions if interruption.planned
-        )
+        found = Counter(interruption.cause for interruption in self.interruptions if interruption.planned)
         return dict(found.most_common())
 
-    def _share(self, whole: timedelta) -> float | None:
+    def _productive_share_of(self, whole: timedelta) -> float | None:
         return self.parts.productive / whole if self.stepped and whole else None

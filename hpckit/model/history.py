@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from hpckit.model import events
 from hpckit.model.elastic import SatelliteSpec
-from hpckit.model.ids import JobId, is_job
+from hpckit.model.ids import JobId, is_slurm_job_id
 from hpckit.model.plan import JobSpec
 from hpckit.values import dataclass, field
 
@@ -26,18 +26,17 @@ class Resumption:
 class LaunchHistory:
     """What is recorded about a launch's runs, by their index.
 
-    `jobs` are all jobs in the order of their indices. `slurm_jobs` is Slurm's id of the latest
-    submission of a run, `accepted` Slurm's id by job index. `refused` is the scheduler's reason.
-    `executors` is the local executor that is responsible for a run. `successors` wait for the end
-    of a run's present job. `fresh` is the number of attempts before the user last resumed the run
-    by hand, `idle` the number of consecutive jobs since then in which it never began. `auto_resume`
-    is the index of the latest auto-resume job, `backlog` that of the latest backlog job. `cluster`
-    is the name of the cluster that has the jobs, empty if unknown.
-    `untouched` are frozen jobs whose submission was never tried, or was deferred. `known` are runs
-    of other launches that replace requested ones, by launch. `rerun_of` is the run that a run
-    starts again, with its launch. `settings_changes` are those that resumes gave a run, the present
-    one last. `satellites` are the indices of the jobs that bring nodes to a run. `dropped` are
-    successors that were given up, by job index: one that starts all the same has nothing to do.
+    `jobs` are all jobs in the order of their indices. `slurm_jobs` is Slurm's id of the latest submission of
+    a run, `accepted` Slurm's id by job index. `refused` is the scheduler's reason. `executors` is the local
+    executor that is responsible for a run. `successors` wait for the end of a run's present job. `fresh` is
+    the number of attempts before the user last resumed the run by hand, `idle` the number of consecutive jobs
+    since then in which it never began. `auto_resume` is the index of the latest auto-resume job, `backlog`
+    that of the latest backlog job. `cluster` is the name of the cluster that has the jobs, empty if unknown.
+    `untouched` are frozen jobs whose submission was never tried, or was deferred. `known` are runs of other
+    launches that replace requested ones, by launch. `rerun_of` is the run that a run starts again, with its
+    launch. `settings_changes` are those that resumes gave a run, the present one last. `satellites` are the
+    indices of the jobs that bring nodes to a run. `dropped` are successors that were given up, by job index:
+    one that starts all the same has nothing to do.
     """
 
     jobs: list[JobSpec]
@@ -61,34 +60,34 @@ class LaunchHistory:
     satellites: dict[int, tuple[int, ...]] = field(default_factory=dict)
     dropped: set[int] = field(default_factory=set)
 
-    def waiting(self) -> tuple[JobSpec, ...]:
+    def list_unsubmitted_jobs(self) -> tuple[JobSpec, ...]:
         """Return the frozen jobs that are still to be submitted, in their order."""
         left = [self.jobs[index] for index in sorted(self.untouched)]
         gone = self.cancelled | self.resumed.keys()
         return tuple(job for job in left if not gone.issuperset(job.runs))
 
-    def resumes(self, job_index: int) -> bool:
+    def is_auto_resume_job(self, job_index: int) -> bool:
         """Whether this job without runs is an auto-resume job, and not a backlog job."""
         return job_index not in self.backlog_jobs
 
-    def job_of(self, run: int) -> JobSpec:
+    def find_job_of_run(self, run: int) -> JobSpec:
         """Return the job that a run was given to last."""
         resumption = self.resumed.get(run)
         if resumption is not None:
             return self.jobs[resumption.job_index]
         return next(job for job in self.jobs if run in job.runs)
 
-    def attempts_before(self, run: int) -> int:
+    def count_attempts_before_job(self, run: int) -> int:
         """Return how many attempts a run had before its present job; 0 if that job was frozen."""
         resumption = self.resumed.get(run)
         return 0 if resumption is None else resumption.after
 
-    def successor_of(self, run: int) -> str | None:
+    def find_successor_job(self, run: int) -> str | None:
         """Return Slurm's id of the successor of a run's present job, or None."""
         successor = self.successors.get(run)
         return None if successor is None else self.accepted.get(successor.job_index)
 
-    def satellite_jobs(self, run: int) -> dict[str, SatelliteSpec]:
+    def list_satellite_jobs(self, run: int) -> dict[str, SatelliteSpec]:
         """Return the jobs that were to bring nodes to a run, by Slurm's id."""
         found = (self.jobs[index] for index in self.satellites.get(run, ()))
         return {
@@ -107,37 +106,37 @@ class LaunchHistory:
         """Slurm's id of the latest auto-resume job, None if there never was one."""
         return None if self.auto_resume is None else self.accepted.get(self.auto_resume)
 
-    def take(self, event: events.Event) -> None:
+    def apply_event(self, event: events.Event) -> None:
         """Take the next event into account; an event of an unknown job changes nothing."""
         match event:
             case events.JobAdded():
-                self._add(event)
+                self._add_job(event)
             case events.SubmitIntended():
                 self.untouched.discard(event.job_index)
-            case events.Submitted() if self._knows(event.job_index) and is_job(event.job):
-                self._submitted(self.jobs[event.job_index], event)
-            case events.SubmitRefused() if self._knows(event.job_index):
-                self._refused(self.jobs[event.job_index], event)
+            case events.Submitted() if self._knows_job(event.job_index) and is_slurm_job_id(event.job):
+                self._record_submission(self.jobs[event.job_index], event)
+            case events.SubmitRefused() if self._knows_job(event.job_index):
+                self._record_refused_submission(self.jobs[event.job_index], event)
             case events.CancelRequested():
                 self.cancelled.update(event.runs)
             case events.LocalStarted():
-                self._started(event)
+                self._assign_runs_to_local_executor(event)
             case events.SettingsChanged():
                 for run in event.runs:
                     self.settings_changes[run] = (*self.settings_changes.get(run, ()), event)
             case events.RunsKnown() | events.RunsRerun():
-                self._relate(event)
+                self._record_runs_of_other_launches(event)
 
-    def _relate(self, event: events.RunsKnown | events.RunsRerun) -> None:
+    def _record_runs_of_other_launches(self, event: events.RunsKnown | events.RunsRerun) -> None:
         if isinstance(event, events.RunsKnown):
             self.known[event.launch] = event.runs
         else:
             self.rerun_of |= {run: (event.launch, of) for run, of in enumerate(event.runs)}
 
-    def _knows(self, job_index: int) -> bool:
+    def _knows_job(self, job_index: int) -> bool:
         return 0 <= job_index < len(self.jobs)
 
-    def _add(self, event: events.JobAdded) -> None:
+    def _add_job(self, event: events.JobAdded) -> None:
         job = event.job
         if job.index == len(self.jobs):
             self.jobs.append(job)
@@ -155,11 +154,11 @@ class LaunchHistory:
         for run, after in zip(job.runs, event.after, strict=False):
             given = Resumption(job_index=job.index, after=after)
             if event.successor:
-                self._add_successor(run, given)
+                self._queue_successor_of_run(run, given)
             else:
-                self._resume(run, given, fresh=event.fresh)
+                self._record_resumption(run, given, fresh=event.fresh)
 
-    def _add_successor(self, run: int, given: Resumption) -> None:
+    def _queue_successor_of_run(self, run: int, given: Resumption) -> None:
         """Queue a job behind the run's present one: the earlier successor, if that has begun."""
         earlier = self.successors.get(run)
         if earlier is not None and earlier.after < given.after:
@@ -169,8 +168,8 @@ class LaunchHistory:
                 self.slurm_jobs[run] = self.accepted[earlier.job_index]
         self.successors[run] = given
 
-    def _resume(self, run: int, given: Resumption, *, fresh: bool) -> None:
-        begun = given.after > self.attempts_before(run)
+    def _record_resumption(self, run: int, given: Resumption, *, fresh: bool) -> None:
+        begun = given.after > self.count_attempts_before_job(run)
         had_a_job = run in self.slurm_jobs or run in self.executors
         self.idle[run] = 0 if begun or fresh or not had_a_job else self.idle.get(run, 0) + 1
         if fresh:
@@ -181,30 +180,28 @@ class LaunchHistory:
         self.refused.pop(run, None)
         self.cancelled.discard(run)
 
-    def _submitted(self, job: JobSpec, event: events.Submitted) -> None:
+    def _record_submission(self, job: JobSpec, event: events.Submitted) -> None:
         self.untouched.discard(job.index)
         self.cluster = event.cluster or self.cluster
         earlier = self.accepted.setdefault(job.index, event.job)
         self.accepted[job.index] = event.job
-        if not job.runs or self._succeeds(job) or job.index in self.dropped:
+        if not job.runs or self._is_successor_job(job) or job.index in self.dropped:
             return
-        self.slurm_jobs |= job_ids(job, event.job)
+        self.slurm_jobs |= map_runs_to_job_ids(job, event.job)
         for run in job.runs:
             self.refused.pop(run, None)
         # Submitted again by hand: the cancellation was meant for the earlier job.
         if earlier != event.job:
             self.cancelled.difference_update(job.runs)
 
-    def _refused(self, job: JobSpec, event: events.SubmitRefused) -> None:
+    def _record_refused_submission(self, job: JobSpec, event: events.SubmitRefused) -> None:
         if event.later:
             self.untouched.add(job.index)
             return
         if job.satellite is not None:
             known = self.satellites.get(job.satellite.run, ())
-            self.satellites[job.satellite.run] = tuple(
-                index for index in known if index != job.index
-            )
-        if self._succeeds(job):
+            self.satellites[job.satellite.run] = tuple(index for index in known if index != job.index)
+        if self._is_successor_job(job):
             for run in job.runs:
                 del self.successors[run]
             self.dropped.add(job.index)
@@ -215,12 +212,12 @@ class LaunchHistory:
                 del self.resumed[run]
             self.refused[run] = event.message
 
-    def _succeeds(self, job: JobSpec) -> bool:
+    def _is_successor_job(self, job: JobSpec) -> bool:
         """Whether this job waits for the end of the present job of its run."""
         given = (self.successors.get(run) for run in job.runs)
         return any(request is not None and request.job_index == job.index for request in given)
 
-    def _started(self, event: events.LocalStarted) -> None:
+    def _assign_runs_to_local_executor(self, event: events.LocalStarted) -> None:
         for run in (run for job in self.jobs for run in job.runs):
             resumption = self.resumed.get(run)
             given = not event.jobs if resumption is None else resumption.job_index in event.jobs
@@ -228,16 +225,16 @@ class LaunchHistory:
                 self.executors[run] = event
 
 
-def read_history(jobs: Iterable[JobSpec], history: Iterable[events.Event]) -> LaunchHistory:
+def build_launch_history(jobs: Iterable[JobSpec], history: Iterable[events.Event]) -> LaunchHistory:
     """Return what these events say about a launch with these jobs, which may include added ones."""
     frozen = list(jobs)
     known = LaunchHistory(jobs=frozen, untouched={job.index for job in frozen if job.runs})
     for event in history:
-        known.take(event)
+        known.apply_event(event)
     return known
 
 
-def job_ids(job: JobSpec, main: str) -> dict[int, str]:
+def map_runs_to_job_ids(job: JobSpec, main: str) -> dict[int, str]:
     """Return the Slurm job of each run of a submitted job: `123`, or `123_4` in an array.
 
     Any element of a shared job may take a run, so the run waits for all of them.

@@ -16,23 +16,23 @@ _SLUG_LENGTH = 40
 _JOB = lazy_pattern(r"(?P<main>[0-9]+)(?:_(?P<index>[0-9]+))?\Z")
 
 
-def slug(name: str) -> str:
+def slugify_name(name: str) -> str:
     """Return `name` reduced to letters, digits, `-` and `_`: safe in paths and job names."""
     ascii_name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     return _NOT_SLUG.sub("-", ascii_name).strip("-")[:_SLUG_LENGTH].strip("-") or "run"
 
 
-def launch_id(name: str, *, created_at: datetime, token: str) -> str:
+def build_launch_id(name: str, *, created_at: datetime, token: str) -> str:
     """Return the id of a launch: its name, its creation time and a random token."""
-    return f"{slug(name)}-{created_at:%Y%m%d-%H%M%S}-{token}"
+    return f"{slugify_name(name)}-{created_at:%Y%m%d-%H%M%S}-{token}"
 
 
-def name_of(launch: str) -> str:
+def extract_name_from_launch_id(launch: str) -> str:
     """Return the name that a launch's id begins with."""
     return launch.rsplit("-", 3)[0]
 
 
-def run_id(launch: str, index: int) -> str:
+def build_run_id(launch: str, index: int) -> str:
     """Return the id of the run with this index in the launch."""
     return f"{launch}.{index}"
 
@@ -45,7 +45,7 @@ def split_run_id(text: str) -> tuple[str, int | None]:
     return text, None
 
 
-def is_job(text: str) -> bool:
+def is_slurm_job_id(text: str) -> bool:
     """Whether this is the id of a job or array element, as `JobId.parse` reads it."""
     return _JOB.match(text.strip()) is not None
 

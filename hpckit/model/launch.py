@@ -126,8 +126,7 @@ class Cluster:
     """Most power of a GPU, in watts. Preflight warns of GPUs that may take more. Null: the GPU's
     own limit."""
     power_cap_option: str | None = None
-    """The site's sbatch option for `power_cap_w`, without `--`, like `gpu-power`. Null: Slurm isn't
-    asked."""
+    """The site's sbatch option for `power_cap_w`, without `--`, like `gpu-power`. Null: Slurm isn't asked."""
     price_per_gpu_hour: float | None = None
     """Price of a GPU hour in the site's currency. Null: unknown."""
     carbon_g_per_kwh: float | None = None
@@ -239,16 +238,14 @@ class Recovery:
     queue_successor: bool = False
     """Queue the next attempt ahead of time instead of a requeue; that saves Slurm's delay."""
     restarts: dict[str, int] = field(default_factory=dict)
-    """Restarts after each cause without getting further; none for causes that aren't named. A step
-    beyond all earlier ones refills every count. After `time_limit` a run starts again only if it
-    has saved its state."""
+    """Restarts after each cause without getting further; none for causes that aren't named. A step beyond all
+    earlier ones refills every count. After `time_limit` a run starts again only if it has saved its state."""
     max_identical_failures: int = 3
     """Failures with the same signature, without progress, that end the run."""
     node_failures: int = 2
     """Failures after which the node that caused them is left out."""
     backoff_s: float = 1.0
-    """Pause before the second restart without progress, doubled each time. The first restart is
-    immediate."""
+    """Pause before the second restart without progress, doubled each time. The first restart is immediate."""
     max_backoff_s: float = 60.0
     """Longest pause before a restart."""
     nan_patience: int = 100

@@ -194,9 +194,8 @@ class StepsTimed(Message):
 class NodeSteps(Message):
     """Agent → supervisor: what the ranks of a node have reported, a column for each number.
 
-    `seconds` and `own_s` are those of the `steps` from `first_step` on. Ranks that do not know
-    their own work are left out. This is all that comparing ranks needs, and small: thousands of
-    nodes send it.
+    `seconds` and `own_s` are those of the `steps` from `first_step` on. Ranks that do not know their own work
+    are left out. This is all that comparing ranks needs, and small: thousands of nodes send it.
     """
 
     round: int
@@ -296,7 +295,7 @@ class CollectivesTold(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnded(Message):
-    """Agent → supervisor: a rank's exit record; for how long it ran if its node's met no others."""
+    """Agent → supervisor: a rank's exit, and how long it ran if its node's ranks met no others."""
 
     round: int
     exit: RankExit
@@ -305,7 +304,7 @@ class RankEnded(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused(Message):
-    """Agent → supervisor: this process did not run for so long, until just now."""
+    """Agent → supervisor: this process did not run for this long, until just now."""
 
     seconds: float
 
@@ -395,4 +394,4 @@ def decode_message(line: bytes) -> Message:
         record = json.loads(line)
         return from_plain(_TYPES[record["type"]], record)
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ChannelError(f"the control channel carried {line[:80]!r}, no message") from None
+        raise ChannelError(f"the control channel carried {line[:80]!r}, not a message") from None

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
-from hpckit.model.plain import LARGEST, is_within
+from hpckit.model.plain import LARGEST, is_within_limit
 from hpckit.values import dataclass, field
 
 Step = int | float
@@ -51,7 +51,7 @@ class MetricRow:
     run_step: Step | None = None
 
     @property
-    def done_in(self) -> Step | None:
+    def run_step_when_logged(self) -> Step | None:
         """The step of the run in which it was logged, as far as is known."""
         return self.step if self.run_step is None else self.run_step
 
@@ -71,7 +71,7 @@ class JudgedRow:
     row: MetricRow
     undone: frozenset[str] = frozenset()
 
-    def live(self) -> Mapping[str, Any]:
+    def select_values_not_undone(self) -> Mapping[str, Any]:
         """Return the values that still hold."""
         if not self.undone:
             return self.row.values
@@ -88,15 +88,15 @@ class MetricValue:
     undone: bool
 
 
-def each_value(judged: JudgedRow) -> Iterator[MetricValue]:
+def iterate_row_values(judged: JudgedRow) -> Iterator[MetricValue]:
     """Yield the values of a row, undone ones as well."""
     for key, value in judged.row.values.items():
         yield MetricValue(row=judged.row, key=key, value=value, undone=key in judged.undone)
 
 
-def recorded_step(step: object) -> Step | None:
-    """Return a step as recorded, a whole one as int; None for what is no number of 64 bits."""
-    if not isinstance(step, int | float) or isinstance(step, bool) or not is_within(step, LARGEST):
+def normalize_step(step: object) -> Step | None:
+    """Return a step as recorded, a whole one as int; None for anything but a 64-bit number."""
+    if not isinstance(step, int | float) or isinstance(step, bool) or not is_within_limit(step, LARGEST):
         return None
     return int(step) if step == int(step) else step
 
@@ -105,14 +105,14 @@ _NOT_FINITE = frozenset({"nan", "inf", "-inf"})
 """How `run.log` writes numbers that JSON lacks."""
 
 
-def number_of(value: object) -> float | int | None:
+def metric_value_to_number(value: object) -> float | int | None:
     """Return a value as a number, which may be NaN or infinite; None for texts and null.
 
     True is 1 and False is 0. What no float can hold is infinite.
     """
     if isinstance(value, bool):
         return int(value)
-    if isinstance(value, int) and not is_within(value):
+    if isinstance(value, int) and not is_within_limit(value):
         return math.inf if value > 0 else -math.inf
     if isinstance(value, int | float):
         return value
@@ -124,38 +124,39 @@ _EVERYTHING = float("-inf")
 _NOTHING: frozenset[str] = frozenset()
 
 
-def effective_history(
+def mark_values_undone_by_restarts(
     rows: Iterable[MetricRow], starts: Iterable[RoundStart]
 ) -> Iterator[JudgedRow]:
     """Yield all rows in their order, each with the names of its values that were undone.
 
-    `rows` are ordered by attempt, and within an attempt as they were written. They are iterated
-    twice and have to be the same both times. `starts` are the rounds whose first step is known, in
-    any order.
+    `rows` are ordered by attempt, and within an attempt as they were written. They are iterated twice and
+    have to be the same both times. `starts` are the rounds whose first step is known, in any order.
     """
-    floors = RoundFloors.of(starts)
+    floors = RoundFloors.from_round_starts(starts)
     turns: dict[str, _Turns] = {}
-    for position, row, kept in _numbered(rows, floors):
+    for position, row, kept in _check_rows_undone_by_rounds(rows, floors):
         for key in row.values if kept else ():
             if key not in turns:
                 turns[key] = _Turns()
-            turns[key].see(position, row.step)
+            turns[key].record_next_step(position, row.step)
     for turn in turns.values():
-        turn.close()
-    for position, row, kept in _numbered(rows, floors):
-        undone = [key for key in row.values if not (kept and turns[key].holds(position, row.step))]
+        turn.apply_suffix_minima()
+    for position, row, kept in _check_rows_undone_by_rounds(rows, floors):
+        undone = [key for key in row.values if not (kept and turns[key].is_still_valid(position, row.step))]
         yield JudgedRow(row=row, undone=frozenset(undone) if undone else _NOTHING)
 
 
-def _numbered(
+def _check_rows_undone_by_rounds(
     rows: Iterable[MetricRow], floors: RoundFloors
 ) -> Iterator[tuple[int, MetricRow, bool]]:
     """Yield each row with its position, and whether rules 1 and 2 keep it."""
     latest: RowPlace = (0, 0)
     for position, row in enumerate(rows):
         latest = max(latest, row.place)
-        done_in = row.done_in
-        kept = row.place == latest and (done_in is None or done_in < floors.after(row.place))
+        done_in = row.run_step_when_logged
+        kept = row.place == latest and (
+            done_in is None or done_in < floors.lowest_start_step_after(row.place)
+        )
         yield position, row, kept
 
 
@@ -167,20 +168,20 @@ class RoundFloors:
     lowest: list[float]
 
     @classmethod
-    def of(cls, starts: Iterable[RoundStart]) -> RoundFloors:
+    def from_round_starts(cls, starts: Iterable[RoundStart]) -> RoundFloors:
         """Return those of rounds whose first step is known, in any order."""
         ordered = sorted(starts, key=lambda start: start.place)
         return cls(
             places=[start.place for start in ordered],
-            lowest=_lowest_from([start.step for start in ordered]),
+            lowest=_compute_suffix_minima([start.step for start in ordered]),
         )
 
-    def after(self, place: RowPlace) -> float:
+    def lowest_start_step_after(self, place: RowPlace) -> float:
         """Return the lowest step at which a round after `place` began; infinity without one."""
         return self.lowest[bisect_right(self.places, place)]
 
 
-def _lowest_from(steps: Iterable[float]) -> list[float]:
+def _compute_suffix_minima(steps: Iterable[float]) -> list[float]:
     """Return the lowest step from each place on; one more, for the end, than there are steps."""
     return list(accumulate(reversed(list(steps)), min, initial=_NEVER))[::-1]
 
@@ -198,7 +199,7 @@ class _Turns:
     last: float = _EVERYTHING
     _next: int = 0
 
-    def see(self, position: int, step: Step | None) -> None:
+    def record_next_step(self, position: int, step: Step | None) -> None:
         """Take the key's next value into account."""
         if step is None:
             return
@@ -207,11 +208,11 @@ class _Turns:
             self.steps.append(step)
         self.last = step
 
-    def close(self) -> None:
+    def apply_suffix_minima(self) -> None:
         """Replace the step of each turn by the lowest one from there on."""
-        self.steps = array("d", _lowest_from(self.steps))
+        self.steps = array("d", _compute_suffix_minima(self.steps))
 
-    def holds(self, position: int, step: Step | None) -> bool:
+    def is_still_valid(self, position: int, step: Step | None) -> bool:
         """Return whether no later value undoes the one at this position."""
         if step is None:
             return True

@@ -14,7 +14,7 @@ UNIT_SECONDS = {"d": 86400, "h": 3600, "min": 60, "s": 1}
 """Seconds of the units in which times are read and written, the largest first."""
 
 
-def _local(at: datetime) -> datetime:
+def _to_local_zone(at: datetime) -> datetime:
     """Return a time in the local zone, in UTC if TZ is no zone that Python can use."""
     try:
         return at.astimezone()
@@ -22,35 +22,35 @@ def _local(at: datetime) -> datetime:
         return at.astimezone(UTC)
 
 
-def local_moment(at: datetime) -> str:
+def format_local_datetime(at: datetime) -> str:
     """Return a time with date and seconds: `2026-11-22 19:26:59 CET`."""
-    return f"{_local(at):%Y-%m-%d %H:%M:%S %Z}"
+    return f"{_to_local_zone(at):%Y-%m-%d %H:%M:%S %Z}"
 
 
-def local_minute(at: datetime) -> str:
+def format_local_time_to_minute(at: datetime) -> str:
     """Return a recent time to the minute, without the year: `11-22 19:26 CET`."""
-    return f"{_local(at):%m-%d %H:%M %Z}"
+    return f"{_to_local_zone(at):%m-%d %H:%M %Z}"
 
 
-def local_second(at: datetime) -> str:
+def format_local_time_to_second(at: datetime) -> str:
     """Return a recent time to the second, without the year: `11-22 19:26:59 CET`."""
-    return f"{_local(at):%m-%d %H:%M:%S %Z}"
+    return f"{_to_local_zone(at):%m-%d %H:%M:%S %Z}"
 
 
-def local_clock(at: datetime) -> str:
+def format_local_time_of_day(at: datetime) -> str:
     """Return the time of day: `19:26:59 CET`."""
-    return f"{_local(at):%H:%M:%S %Z}"
+    return f"{_to_local_zone(at):%H:%M:%S %Z}"
 
 
-def recorded_moment(text: str) -> str:
+def format_recorded_time(text: str) -> str:
     """Return an ISO 8601 time from a file as text for people; other text is returned unchanged."""
     try:
-        return local_moment(datetime.fromisoformat(text))
+        return format_local_datetime(datetime.fromisoformat(text))
     except ValueError:
         return text
 
 
-def span_words(span: timedelta) -> str:
+def format_time_span(span: timedelta) -> str:
     """Return a duration by its two largest units: `2 h 10 min`, `45 s`, `0.4 s`."""
     seconds = round(span.total_seconds())
     if seconds < 1:
@@ -64,7 +64,7 @@ def span_words(span: timedelta) -> str:
     return " ".join(words)
 
 
-def duration(span: timedelta | None) -> str:
+def format_slurm_duration(span: timedelta | None) -> str:
     """Return a duration as Slurm writes it: `0:05`, `1:02:03`, `3-04:05:06`."""
     if span is None:
         return ""
@@ -76,7 +76,7 @@ def duration(span: timedelta | None) -> str:
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
-def parse_time_limit(text: str) -> timedelta | None:
+def parse_slurm_duration(text: str) -> timedelta | None:
     """Return Slurm's `[[days-]hours:]minutes:seconds` as a duration; None for any other text."""
     match = _CLOCK.match(text.strip())
     if match is None:

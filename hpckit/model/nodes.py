@@ -46,7 +46,7 @@ class NodeStanding:
 _MANY = 8
 
 
-def shared_cause(failing: int, nodes: int) -> bool:
+def suggests_shared_cause(failing: int, nodes: int) -> bool:
     """Return whether most of eight or more nodes fail: then it is something that they share.
 
     A network, a file system, a configuration: other nodes would fail alike.

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpckit.model.elastic import SatelliteSpec
-from hpckit.model.ids import run_id
+from hpckit.model.ids import build_run_id
 from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.model.search import Search
 from hpckit.model.stages import Stage, StageDependency
@@ -33,7 +33,7 @@ class SecretVariables:
         return bool(self.env or self.cluster)
 
     @property
-    def texts(self) -> frozenset[str]:
+    def secret_values(self) -> frozenset[str]:
         """The values."""
         return frozenset((*self.env.values(), *self.cluster.values()))
 
@@ -73,7 +73,7 @@ class RunSpec:
     @property
     def id(self) -> str:
         """The run's id: `LAUNCH.INDEX`."""
-        return run_id(self.launch, self.index)
+        return build_run_id(self.launch, self.index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class ResourceSpec:
         return self.nodes + self.spare_nodes
 
     @property
-    def outlives_a_node(self) -> bool:
+    def survives_node_loss(self) -> bool:
         """Whether a run can continue in its allocation when one of its nodes is lost."""
         fewest = self.nodes if self.min_nodes is None else self.min_nodes
         return self.allocated_nodes > fewest
@@ -166,14 +166,14 @@ class JobSpec:
     satellite: SatelliteSpec | None = None
 
     @property
-    def elements(self) -> int:
+    def array_element_count(self) -> int:
         """How many jobs Slurm sees."""
         return len(self.runs) if self.shared_job is None else self.shared_job.jobs
 
     @property
     def is_array(self) -> bool:
         """Whether this is submitted as a job array."""
-        return self.elements > 1
+        return self.array_element_count > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +199,6 @@ class LaunchPlan:
     swept: tuple[str, ...] = ()
 
     @property
-    def checked_runs(self) -> tuple[RunSpec, ...]:
+    def runs_to_check(self) -> tuple[RunSpec, ...]:
         """The runs that checks look at one by one: of a large sweep, the others hardly differ."""
         return self.runs[:_CHECKED_RUNS]

@@ -30,8 +30,7 @@ class ProfileRequest:
 class RankProfile:
     """What came of a profile on one rank: its first step and how many, or why there is none.
 
-    `size` is the size of its trace in bytes. A profile that is shorter than asked has `problem` and
-    steps.
+    `size` is the size of its trace in bytes. A profile that is shorter than asked has `problem` and steps.
     """
 
     rank: int
@@ -61,7 +60,7 @@ class ProfileAnswer:
     results: tuple[RankProfile, ...] = ()
 
 
-def planned_id(round_: int) -> str:
+def planned_profile_id(round_: int) -> str:
     """Return the name of the profile that is planned for a round."""
     return f"planned-{round_:03d}"
 

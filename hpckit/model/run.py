@@ -44,14 +44,13 @@ class Observation:
 class RunRecord:
     """A run according to hpckit's record alone. `attempt` counts from 1 and is 0 before the first.
 
-    `supervisor` is (host, pid, start mark of the process) of the latest attempt. `restart_count` is
-    Slurm's count of restarts when that attempt began. `warnings` are the latest few.
-    `stragglers` are what was last said of each slow rank, by rank, `preflight` what the latest
-    inspection of each node found. `reason` says why the run
-    completed early (`pruned`, or at which step its own code returned), otherwise it is empty.
-    `step` counts from 0, up to one less than `total`, which is null if unknown. `layout` is what
-    the ranks of the latest round that did so reported. `excluded` are the nodes that Slurm leaves
-    out since it was asked for another attempt.
+    `supervisor` is (host, pid, start mark of the process) of the latest attempt. `restart_count` is Slurm's
+    count of restarts when that attempt began. `warnings` are the latest few. `stragglers` are what was last
+    said of each slow rank, by rank, `preflight` what the latest inspection of each node found. `reason` says
+    why the run completed early (`pruned`, or at which step its own code returned), otherwise it is empty.
+    `step` counts from 0, up to one less than `total`, which is null if unknown. `layout` is what the ranks of
+    the latest round that did so reported. `excluded` are the nodes that Slurm leaves out since it was asked
+    for another attempt.
     """
 
     id: str
@@ -83,11 +82,11 @@ class RunRecord:
     excluded_by_us: tuple[str, ...] = ()
 
     @property
-    def begun(self) -> bool:
+    def has_attempt_begun(self) -> bool:
         """Whether an attempt has begun since the run was last submitted."""
         return self.started_at is not None
 
-    def waiting(self) -> RunRecord:
+    def reset_to_pending(self) -> RunRecord:
         """Return the run as one that waits to start again, without the end of its attempt."""
         return replace(
             self,
@@ -101,15 +100,15 @@ class RunRecord:
             ended_at=None,
         )
 
-    def fold(self, history: Iterable[events.Event]) -> RunRecord:
+    def apply_events(self, history: Iterable[events.Event]) -> RunRecord:
         """Return the record after this history; never raises, in any order of events."""
         record = self
         for event in history:
-            record = _apply(record, event)
+            record = _apply_event_to_record(record, event)
         return record
 
 
-def _apply(record: RunRecord, event: events.Event) -> RunRecord:
+def _apply_event_to_record(record: RunRecord, event: events.Event) -> RunRecord:
     match event:
         case events.AttemptStarted():
             return replace(
@@ -141,17 +140,17 @@ def _apply(record: RunRecord, event: events.Event) -> RunRecord:
                 reason=event.reason,
             )
         case _:
-            return _apply_remark(record, event)
+            return _apply_event_keeping_state(record, event)
 
 
-def _apply_remark(record: RunRecord, event: events.Event) -> RunRecord:
+def _apply_event_keeping_state(record: RunRecord, event: events.Event) -> RunRecord:
     match event:
         case events.RequeueAsked():
             ours = tuple(dict.fromkeys((*record.excluded_by_us, *event.added)))
             excluded = event.excluded or record.excluded
             return replace(record, excluded=excluded, excluded_by_us=ours)
         case events.StragglerFound():
-            return replace(record, stragglers=_with(record.stragglers, event.straggler))
+            return replace(record, stragglers=_replace_straggler(record.stragglers, event.straggler))
         case events.NodesInspected():
             known = (*record.preflight, *event.inspections)
             latest = {inspection.node: inspection for inspection in known}
@@ -164,12 +163,9 @@ def _apply_remark(record: RunRecord, event: events.Event) -> RunRecord:
             return record
 
 
-def _with(known: tuple[Straggler, ...], found: Straggler) -> tuple[Straggler, ...]:
-    """Return the stragglers with this one, instead of what was said of the same rank there."""
+def _replace_straggler(known: tuple[Straggler, ...], found: Straggler) -> tuple[Straggler, ...]:
     others = [
-        straggler
-        for straggler in known
-        if (straggler.rank, straggler.node) != (found.rank, found.node)
+        straggler for straggler in known if (straggler.rank, straggler.node) != (found.rank, found.node)
     ]
     return tuple(sorted((*others, found), key=lambda one: (one.rank, one.node)))
 
@@ -218,34 +214,34 @@ class RunView:
         if self.blocked:
             return RunState.cancelled
         if self.observation is None:
-            return self._without_slurm()
+            return self._state_without_slurm()
         if self.record.state is RunState.completed:
             return RunState.completed
-        if self.record.state.ended and not self.requeued:
-            return self._own_end(self.observation.state)
-        return self._by_slurm(self.observation.state)
+        if self.record.state.ended and not self.requeued_since_last_attempt:
+            return self._merge_end_state_with_slurm(self.observation.state)
+        return self._state_by_slurm(self.observation.state)
 
     @property
-    def recorded_state(self) -> RunState:
-        """The state if nobody asked Slurm: cancelled as soon as that was asked before the start."""
+    def state_by_record_alone(self) -> RunState:
+        """The state without asking Slurm: cancelled if that was requested before the start."""
         asked = self.state is RunState.pending and self.record.cancel_requested
         return RunState.cancelled if asked else self.state
 
     @property
-    def requeued(self) -> bool:
+    def requeued_since_last_attempt(self) -> bool:
         """Whether Slurm started the run again, or will, since the latest attempt in the record.
 
         A Slurm that does not report restarts reports PENDING again after the attempt began.
         """
         seen, record = self.observation, self.record
-        if seen is None or not record.begun:
+        if seen is None or not record.has_attempt_begun:
             return False
         waits = seen.state.base is BaseState.pending
         later = record.started_at is not None and seen.seen_at > record.started_at
         return seen.restarts > record.restart_count or (waits and later)
 
     @property
-    def settled(self) -> bool:
+    def can_no_longer_change(self) -> bool:
         """Whether the run will not change any more, even if its end is not known.
 
         An interrupted run may still be requeued until Slurm is done with its job.
@@ -259,46 +255,46 @@ class RunView:
     @property
     def exit_code(self) -> int | None:
         """The exit code in the record, otherwise Slurm's once it has ended the job."""
-        if self.record.exit_code is not None and not self.requeued:
+        if self.record.exit_code is not None and not self.requeued_since_last_attempt:
             return self.record.exit_code
         seen = self.observation
         return seen.exit_code if seen is not None and seen.state.ended else None
 
-    def _own_end(self, slurm: SlurmState) -> RunState:
-        outside = self._stopped_from_outside and slurm.ended and slurm.base in _ENDED_FROM_OUTSIDE
-        return self._cancelled_if_asked(slurm.run_state if outside else self.record.state)
+    def _merge_end_state_with_slurm(self, slurm: SlurmState) -> RunState:
+        outside = self._may_be_stopped_from_outside and slurm.ended and slurm.base in _ENDED_FROM_OUTSIDE
+        return self._cancelled_if_user_requested(slurm.run_state if outside else self.record.state)
 
     @property
-    def _stopped_from_outside(self) -> bool:
-        """Whether the recorded end may have a reason that the record does not know."""
+    def _may_be_stopped_from_outside(self) -> bool:
+        """Whether the end may have a cause outside the run, which the record does not know."""
         record = self.record
         if record.state is RunState.failed:
-            return record.failure is None or record.failure.cause.has(Trait.external)
+            return record.failure is None or record.failure.cause.has_trait(Trait.external)
         return record.state is RunState.interrupted
 
-    def _by_slurm(self, slurm: SlurmState) -> RunState:
-        started = self.record.state is RunState.running and not self.requeued
+    def _state_by_slurm(self, slurm: SlurmState) -> RunState:
+        started = self.record.state is RunState.running and not self.requeued_since_last_attempt
         if started and not slurm.ended:
             # Slurm's report may be older than the attempt, or in words unknown to this version.
             return RunState.running
         if slurm.base is BaseState.completed:
             # Slurm reports success but no supervisor recorded an end: the outcome is unknown.
             return RunState.unknown
-        return self._cancelled_if_asked(slurm.run_state)
+        return self._cancelled_if_user_requested(slurm.run_state)
 
-    def _without_slurm(self) -> RunState:
+    def _state_without_slurm(self) -> RunState:
         record = self.record
         if record.state.ended:
-            return self._cancelled_if_asked(record.state)
+            return self._cancelled_if_user_requested(record.state)
         if record.state is RunState.pending:
-            return self._waiting()
+            return self._state_before_start()
         if self.alive is False:
-            return self._cancelled_if_asked(RunState.interrupted)
+            return self._cancelled_if_user_requested(RunState.interrupted)
         if self.alive is None and self.asked:
             return RunState.cancelled if record.cancel_requested else RunState.unknown
         return record.state
 
-    def _waiting(self) -> RunState:
+    def _state_before_start(self) -> RunState:
         out_of_reach = self.record.job is not None and not self.asked
         if self.record.cancel_requested and not out_of_reach:
             return RunState.cancelled
@@ -306,15 +302,15 @@ class RunView:
             return RunState.unknown
         return RunState.interrupted if self.alive is False else RunState.pending
 
-    def _cancelled_if_asked(self, state: RunState) -> RunState:
+    def _cancelled_if_user_requested(self, state: RunState) -> RunState:
         """Return `cancelled` for a stop that the user asked for; the record may not show it."""
         stopped = state is RunState.interrupted or (
-            state is RunState.failed and self._stopped_from_outside
+            state is RunState.failed and self._may_be_stopped_from_outside
         )
         return RunState.cancelled if self.record.cancel_requested and stopped else state
 
 
-def missing_final_event(history: Iterable[events.Event]) -> Failure | None:
+def failure_of_unended_attempt(history: Iterable[events.Event]) -> Failure | None:
     """Return the failure of the latest attempt in these events if it lacks a final event.
 
     The cause is that of the notice it received, otherwise `launcher_lost`. None if it has a final
@@ -332,10 +328,10 @@ def missing_final_event(history: Iterable[events.Event]) -> Failure | None:
                 cause = None
             case _:
                 pass
-    return None if cause is None else lost(cause)
+    return None if cause is None else supervisor_lost_failure(cause)
 
 
-def round_lost(
+def build_end_event_of_lost_round(
     failure: Failure, *, at: datetime, number: int, step: int | None
 ) -> events.RoundEnded:
     """Return the end of a round whose supervisor was lost before it recorded one."""
@@ -344,14 +340,12 @@ def round_lost(
     )
 
 
-def last_round(history: Iterable[events.Event]) -> int:
+def last_round_number(history: Iterable[events.Event]) -> int:
     """Return the number of the latest round in these events, or 0."""
-    return max(
-        (event.round for event in history if isinstance(event, events.RoundStarted)), default=0
-    )
+    return max((event.round for event in history if isinstance(event, events.RoundStarted)), default=0)
 
 
-def lost(cause: Cause) -> Failure:
+def supervisor_lost_failure(cause: Cause) -> Failure:
     """Return the failure of an attempt whose supervisor was lost for this cause."""
     message = "the supervisor died before recording the outcome"
     return Failure(cause=cause, message=message, signature=cause)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from hpckit.model.command import reader_of, written
+from hpckit.model.command import detect_parser_of_value, encode_value_for_its_parser
 from hpckit.values import dataclass, field
 
 
@@ -75,8 +75,7 @@ class Sweep:
     zip: list[list[str]] = field(default_factory=list)
     """Groups of swept keys that advance together, like `[[lr,batch]]`."""
     points: str | None = None
-    """File of points (.csv, .yaml, .jsonl), relative to the working directory; only on the command
-    line."""
+    """File of points (.csv, .yaml, .jsonl), relative to the working directory; only on the command line."""
 
 
 class AxisKind(StrEnum):
@@ -104,21 +103,20 @@ class Axis:
     values: tuple[Any, ...] = ()
 
     @property
-    def labels(self) -> tuple[Any, ...]:
+    def choice_labels(self) -> tuple[Any, ...]:
         """The values of a choice as scalars: lists and mappings as JSON."""
         return tuple(
-            json.dumps(value) if isinstance(value, list | tuple | dict) else value
-            for value in self.values
+            json.dumps(value) if isinstance(value, list | tuple | dict) else value for value in self.values
         )
 
-    def value(self, label: Any) -> Any:
+    def value_of_label(self, label: Any) -> Any:
         """Return the value that a sampler's label stands for."""
         if self.kind is not AxisKind.choice:
             return label
-        return self.values[self.labels.index(label)]
+        return self.values[self.choice_labels.index(label)]
 
     @property
-    def ends(self) -> tuple[Any, Any]:
+    def extreme_values(self) -> tuple[Any, Any]:
         """The two values of the axis that differ the most."""
         if self.kind is AxisKind.choice:
             return self.values[0], self.values[-1]
@@ -139,7 +137,7 @@ class DerivedKey:
     copies: str | None = None
     pieces: tuple[str, ...] = ()
 
-    def value(self, given: Mapping[str, Any]) -> Any:
+    def compute_value(self, given: Mapping[str, Any]) -> Any:
         """Return the value of this place for these values of the searched keys."""
         if self.copies is not None:
             return given[self.copies]
@@ -147,7 +145,7 @@ class DerivedKey:
         for key, after in zip(self.pieces[1::2], self.pieces[2::2], strict=True):
             value = given[key]
             if self.path[0] == "command":
-                value = written(value, reader_of(text, after, listed=listed))
+                value = encode_value_for_its_parser(value, detect_parser_of_value(text, after, listed=listed))
             text += f"{value}{after}"
         return text
 
@@ -163,23 +161,23 @@ class Search:
     pruner: Pruner
     seed: int
 
-    def applied(self, config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    def apply_values_to_config(self, config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """Return a copy of a configuration with these values of the searched keys."""
         changed: Any = dict(config)
         for key, value in given.items():
-            changed = _with(changed, tuple(key.split(".")), value)
+            changed = _replace_nested_value(changed, tuple(key.split(".")), value)
         for follower in self.followers:
-            changed = _with(changed, follower.path, follower.value(given))
+            changed = _replace_nested_value(changed, follower.path, follower.compute_value(given))
         return dict(changed)
 
 
-def _with(node: Any, path: Sequence[str], value: Any) -> Any:
+def _replace_nested_value(node: Any, path: Sequence[str], value: Any) -> Any:
     if not path:
         return value
     if isinstance(node, list | tuple):
         place = int(path[0])
-        return [*node[:place], _with(node[place], path[1:], value), *node[place + 1 :]]
-    return {**node, path[0]: _with(node.get(path[0], {}), path[1:], value)}
+        return [*node[:place], _replace_nested_value(node[place], path[1:], value), *node[place + 1 :]]
+    return {**node, path[0]: _replace_nested_value(node.get(path[0], {}), path[1:], value)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

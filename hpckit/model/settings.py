@@ -1,7 +1,6 @@
 """What a user may configure of preflight, telemetry, trackers and notices; what a notice says.
 
-Other sections are in `launch.py`. `scripts/config_reference.py` takes the docstrings below the
-fields.
+Other sections are in `launch.py`. `scripts/config_reference.py` takes the docstrings below the fields.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Preflight:
 LIMITS_S = {PreflightLevel.fast: 15.0, PreflightLevel.medium: 60.0}
 
 
-def limit_s(settings: Preflight, level: PreflightLevel) -> float:
+def preflight_answer_limit_s(settings: Preflight, level: PreflightLevel) -> float:
     """Return how long the answer of a node is awaited, in seconds."""
     return LIMITS_S[level] if settings.limit_s is None else settings.limit_s
 
@@ -75,7 +74,7 @@ class Profile:
     """What records the profile."""
 
     @property
-    def planned(self) -> bool:
+    def is_profiling_planned(self) -> bool:
         """Whether ranks are profiled, or may be by nsys, without being asked to."""
         return self.at_step is not None or self.tool is ProfileTool.nsys
 
@@ -137,7 +136,7 @@ class Notify:
     """
 
     events: list[NoticeKind] = field(default_factory=list)
-    """What is told, each once."""
+    """Kinds of notices to send, each once."""
     file: str | None = None
     """File with one address per line, for you alone; absolute, or with `~`. Null: `$HPCKIT_NOTIFY`,
     with line breaks between several."""
@@ -145,7 +144,7 @@ class Notify:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UserNotice:
-    """One notice. `key` is the name of its files: one event has one key, whoever tells of it.
+    """One notice. `key` is the name of its files: one event has one key, whoever sends it.
 
     `run` is null for the whole launch. `counts` are the states of all runs, `metrics` the latest
     values. `command` shows more.

@@ -49,7 +49,7 @@ class StageDependency:
     kind: DependencyType
 
 
-def place_of(stages: Sequence[Stage], run: int) -> int:
+def find_stage_of_run(stages: Sequence[Stage], run: int) -> int:
     """Return the place of a run's stage among all; raises LookupError where it is in none."""
     for place, stage in enumerate(stages):
         if run in stage.runs:
@@ -57,46 +57,46 @@ def place_of(stages: Sequence[Stage], run: int) -> int:
     raise LookupError(f"run {run} belongs to no stage")
 
 
-def kind_of(stages: Sequence[Stage], run: int) -> DependencyType | None:
+def find_stage_dependency_of_run(stages: Sequence[Stage], run: int) -> DependencyType | None:
     """Return how a run follows the stage before its own; None where it follows nothing."""
-    place = place_of(stages, run) if stages else 0
+    place = find_stage_of_run(stages, run) if stages else 0
     return stages[place].after if place else None
 
 
-def followed(stages: Sequence[Stage], run: int) -> range:
+def list_prerequisite_runs(stages: Sequence[Stage], run: int) -> range:
     """Return the runs that a run waits for; none in the first stage, and without stages."""
-    place = place_of(stages, run) if stages else 0
+    place = find_stage_of_run(stages, run) if stages else 0
     if not place:
         return range(0)
     before, own = stages[place - 1], stages[place]
     if own.after is DependencyType.aftercorr:
-        return _one(before, run - own.first)
+        return _range_of_one_run(before, run - own.first)
     return before.runs
 
 
-def earlier(stages: Sequence[Stage], run: int) -> Mapping[str, range]:
+def map_earlier_stages_to_runs(stages: Sequence[Stage], run: int) -> Mapping[str, range]:
     """Return the runs of all earlier stages that a run belongs with, by the stages' names.
 
     Of a stage with as many runs as its own it is the one of the same point, else all.
     """
-    place = place_of(stages, run) if stages else 0
+    place = find_stage_of_run(stages, run) if stages else 0
     if not place:
         return {}
     own = stages[place]
     return {
-        stage.name: _one(stage, run - own.first) if stage.count == own.count else stage.runs
+        stage.name: _range_of_one_run(stage, run - own.first) if stage.count == own.count else stage.runs
         for stage in stages[:place]
     }
 
 
-def _one(stage: Stage, position: int) -> range:
+def _range_of_one_run(stage: Stage, position: int) -> range:
     return range(stage.first + position, stage.first + position + 1)
 
 
-def with_followed(stages: Sequence[Stage], runs: Sequence[int]) -> tuple[int, ...]:
+def add_prerequisite_runs(stages: Sequence[Stage], runs: Sequence[int]) -> tuple[int, ...]:
     """Return these runs and all that they wait for, directly or not, in order."""
     found = set(runs)
     for _ in stages:
-        ranges = {followed(stages, run) for run in found}
+        ranges = {list_prerequisite_runs(stages, run) for run in found}
         found |= {run for range_ in ranges for run in range_}
     return tuple(sorted(found))

@@ -182,7 +182,7 @@ class SlurmState:
 
 
 @lru_cache(maxsize=256)  # a listing has many lines and few states
-def parse_state(text: str) -> SlurmState:
+def parse_slurm_state(text: str) -> SlurmState:
     """Parse any spelling: `CANCELLED by 1001`, `CANCELLED+`, `RUNNING,COMPLETING`, `COMPLETING`.
 
     Never raises: an unknown word becomes `BaseState.unknown`.
@@ -204,11 +204,10 @@ def parse_state(text: str) -> SlurmState:
 class Standing(StrEnum):
     """What a resume does with a run.
 
-    `resumable` runs are submitted again; all others are left alone. `waiting` and `running` are
-    under way, and so is `unsettled`, which Slurm may start again by itself. For `unconfirmed`, it
-    is not known whether Slurm accepted it. `cancelled`: the resume does not include cancelled runs.
-    `spent` has used up its budgets. `blocked` follows a run that is left alone, `detached` one that
-    is not among the chosen runs.
+    `resumable` runs are submitted again; all others are left alone. `waiting` and `running` are under way,
+    and so is `unsettled`, which Slurm may start again by itself. For `unconfirmed`, it is not known whether
+    Slurm accepted it. `cancelled`: the resume does not include cancelled runs. `spent` has used up its
+    budgets. `blocked` follows a run that is left alone, `detached` one that is not among the chosen runs.
     """
 
     resumable = "resumable"
@@ -223,7 +222,7 @@ class Standing(StrEnum):
     detached = "detached"
 
     @property
-    def under_way(self) -> bool:
+    def may_progress_by_itself(self) -> bool:
         """Whether the run may still make progress by itself."""
         return self in _UNDER_WAY
 

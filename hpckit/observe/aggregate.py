@@ -40,7 +40,7 @@ _Counter = TypeVar("_Counter", GpuCounter, HostCounter)
 _Merge = Callable[[float, float], float]
 
 
-def spread_of(values: Sequence[float]) -> GaugeSpread:
+def compute_gauge_spread(values: Sequence[float]) -> GaugeSpread:
     """Return the spread of at least one value; `p95` is one of them (nearest rank)."""
     ordered = sorted(values)
     place = math.ceil(_QUANTILE * len(ordered)) - 1
@@ -65,46 +65,42 @@ def merge_spreads(first: GaugeSpread, second: GaugeSpread) -> GaugeSpread:
     )
 
 
-def host_row(samples: Sequence[HostSample]) -> HostRow:
+def build_host_row(samples: Sequence[HostSample]) -> HostRow:
     """Return the row of at least one sample."""
-    counters = dict(_latest(sample.counters for sample in samples))
-    gauges = _spreads(sample.gauges for sample in samples)
+    counters = dict(_chain_items(sample.counters for sample in samples))
+    gauges = _compute_gauge_spread_by_name(sample.gauges for sample in samples)
     return HostRow(samples=len(samples), gauges=gauges, counters=counters)
 
 
-def gpu_rows(samples: Iterable[GpuSample]) -> tuple[GpuRow, ...]:
+def build_gpu_rows(samples: Iterable[GpuSample]) -> tuple[GpuRow, ...]:
     """Return the row of each GPU, in the order in which they first appear."""
     by_uuid: dict[str, list[GpuSample]] = {}
     for sample in samples:
         by_uuid.setdefault(sample.uuid, []).append(sample)
-    return tuple(_gpu_row(uuid, found) for uuid, found in by_uuid.items())
+    return tuple(_build_gpu_row(uuid, found) for uuid, found in by_uuid.items())
 
 
-def _gpu_row(uuid: str, samples: Sequence[GpuSample]) -> GpuRow:
+def _build_gpu_row(uuid: str, samples: Sequence[GpuSample]) -> GpuRow:
     reasons = [reason for sample in samples for reason in sample.reasons]
     return GpuRow(
         uuid=uuid,
         samples=len(samples),
-        gauges=_spreads(sample.gauges for sample in samples),
-        counters=dict(_latest(sample.counters for sample in samples)),
-        reasons={
-            reason: reasons.count(reason) / len(samples)
-            for reason in ClockReason
-            if reason in reasons
-        },
+        gauges=_compute_gauge_spread_by_name(sample.gauges for sample in samples),
+        counters=dict(_chain_items(sample.counters for sample in samples)),
+        reasons={reason: reasons.count(reason) / len(samples) for reason in ClockReason if reason in reasons},
         troubles=frozenset(trouble for sample in samples for trouble in sample.troubles),
     )
 
 
-def _latest(mappings: Iterable[Mapping[_Name, float]]) -> Iterator[tuple[_Name, float]]:
+def _chain_items(mappings: Iterable[Mapping[_Name, float]]) -> Iterator[tuple[_Name, float]]:
     return (item for mapping in mappings for item in mapping.items())
 
 
-def _spreads(mappings: Iterable[Mapping[_Name, float]]) -> dict[_Name, GaugeSpread]:
+def _compute_gauge_spread_by_name(mappings: Iterable[Mapping[_Name, float]]) -> dict[_Name, GaugeSpread]:
     values: dict[_Name, list[float]] = {}
-    for name, value in _latest(mappings):
+    for name, value in _chain_items(mappings):
         values.setdefault(name, []).append(value)
-    return {name: spread_of(found) for name, found in values.items()}
+    return {name: compute_gauge_spread(found) for name, found in values.items()}
 
 
 def merge_rows(
@@ -112,19 +108,19 @@ def merge_rows(
 ) -> TelemetryRow:
     """Return one row for both; `merge_counter` makes one value of a counter that both have."""
     before, after = ({gpu.uuid: gpu for gpu in row.gpus} for row in (first, second))
-    gpus = _merge_values(before, after, lambda one, other: _merged(one, other, merge_counter))
+    gpus = _merge_values(before, after, lambda one, other: _merge_gpu_rows(one, other, merge_counter))
     return TelemetryRow(
         start=min(first.start, second.start),
         end=max(first.end, second.end),
-        host=_joined(first.host, second.host, merge_counter)
+        host=_merge_row_values(first.host, second.host, merge_counter)
         if first.host is not None and second.host is not None
         else first.host or second.host,
         gpus=tuple(gpus.values()),
-        ranks=merge_steps((*first.ranks, *second.ranks)),
+        ranks=sum_step_reports_by_rank((*first.ranks, *second.ranks)),
     )
 
 
-def merge_steps(reports: Iterable[RankSteps]) -> tuple[RankSteps, ...]:
+def sum_step_reports_by_rank(reports: Iterable[RankSteps]) -> tuple[RankSteps, ...]:
     """Return one report for each rank, by rank: the sums of its reports.
 
     A time is unknown if one of its reports does not know it.
@@ -136,22 +132,21 @@ def merge_steps(reports: Iterable[RankSteps]) -> tuple[RankSteps, ...]:
     return tuple(merged[key] for key in sorted(merged))
 
 
-def _merged(first: GpuRow, second: GpuRow, merge_counter: _Merge) -> GpuRow:
+def _merge_gpu_rows(first: GpuRow, second: GpuRow, merge_counter: _Merge) -> GpuRow:
     samples = first.samples + second.samples
     shares = {
         reason: (
-            first.reasons.get(reason, 0) * first.samples
-            + second.reasons.get(reason, 0) * second.samples
+            first.reasons.get(reason, 0) * first.samples + second.reasons.get(reason, 0) * second.samples
         )
         / samples
         for reason in ClockReason
         if reason in first.reasons or reason in second.reasons
     }
     troubles = first.troubles | second.troubles
-    return replace(_joined(first, second, merge_counter), reasons=shares, troubles=troubles)
+    return replace(_merge_row_values(first, second, merge_counter), reasons=shares, troubles=troubles)
 
 
-def _joined(first: _Row, second: _Row, merge_counter: _Merge) -> _Row:
+def _merge_row_values(first: _Row, second: _Row, merge_counter: _Merge) -> _Row:
     return replace(
         first,
         samples=first.samples + second.samples,
@@ -161,28 +156,26 @@ def _joined(first: _Row, second: _Row, merge_counter: _Merge) -> _Row:
 
 
 def _merge_values(
-    first: Mapping[_Name, _Value],
-    second: Mapping[_Name, _Value],
-    merge: Callable[[_Value, _Value], _Value],
+    first: Mapping[_Name, _Value], second: Mapping[_Name, _Value], merge: Callable[[_Value, _Value], _Value]
 ) -> dict[_Name, _Value]:
     """Return the values of both; of a name that both have, what `merge` makes of its values."""
     both = {name: merge(value, second[name]) for name, value in first.items() if name in second}
     return {**first, **second, **both}
 
 
-def bucket(at: datetime, span: timedelta) -> int:
+def time_span_number(at: datetime, span: timedelta) -> int:
     """Return the number of the span that a moment lies in: the same on all nodes."""
     return (at - _EPOCH) // span
 
 
-def coarser_rows(rows: Iterable[TelemetryRow], span: timedelta) -> Iterator[TelemetryRow]:
+def coarsen_rows(rows: Iterable[TelemetryRow], span: timedelta) -> Iterator[TelemetryRow]:
     """Merge the rows of each span; a row belongs to the span of its middle.
 
     The first row of an attempt, which spans no time, is kept as it is.
     """
     held: TelemetryRow | None = None
     for row in rows:
-        if held is not None and _together(held, row, span):
+        if held is not None and _are_in_same_span(held, row, span):
             held = merge_rows(held, row)
             continue
         if held is not None:
@@ -192,20 +185,20 @@ def coarser_rows(rows: Iterable[TelemetryRow], span: timedelta) -> Iterator[Tele
         yield held
 
 
-def _together(first: TelemetryRow, second: TelemetryRow, span: timedelta) -> bool:
+def _are_in_same_span(first: TelemetryRow, second: TelemetryRow, span: timedelta) -> bool:
     spanning = first.start < first.end and second.start < second.end
-    return spanning and _place(first, span) == _place(second, span)
+    return spanning and _find_span_of_row(first, span) == _find_span_of_row(second, span)
 
 
-def _place(row: TelemetryRow, span: timedelta) -> int:
-    return bucket(row.start + (row.end - row.start) / 2, span)
+def _find_span_of_row(row: TelemetryRow, span: timedelta) -> int:
+    return time_span_number(row.start + (row.end - row.start) / 2, span)
 
 
-def coarser_events(events: Iterable[TelemetryEvent], span: timedelta) -> Iterator[TelemetryEvent]:
+def merge_repeated_events(events: Iterable[TelemetryEvent], span: timedelta) -> Iterator[TelemetryEvent]:
     """Count equal events of each span as one, at the time of the first."""
     seen: dict[tuple[object, ...], TelemetryEvent] = {}
     for event in events:
-        key = (bucket(event.at, span), event.kind, event.uuid, event.code, event.message)
+        key = (time_span_number(event.at, span), event.kind, event.uuid, event.code, event.message)
         count = seen[key].count if key in seen else 0
         seen[key] = replace(seen.get(key, event), count=count + event.count)
     yield from seen.values()
@@ -224,51 +217,52 @@ class RunningTotal:
     _gpus: dict[str, dict[GpuCounter, float]] = field(default_factory=dict, init=False)
 
     @classmethod
-    def after(cls, total: TelemetryTotal | None, before: TelemetryRow | None) -> RunningTotal:
+    def continue_from(cls, total: TelemetryTotal | None, before: TelemetryRow | None) -> RunningTotal:
         """Continue a total, whose last row was `before`."""
         running = cls(total)
         if before is not None:
-            running._remember(before)
+            running._remember_counters(before)
         return running
 
-    def add(self, row: TelemetryRow) -> None:
+    def add_row(self, row: TelemetryRow) -> None:
         """Add the next row."""
-        grown = self._grown(row)
-        self._remember(row)
+        grown = self._replace_counters_by_growth(row)
+        self._remember_counters(row)
         added = TelemetryTotal(row=grown, measured_s=(row.end - row.start).total_seconds())
         self.total = added if self.total is None else merge_totals(self.total, added)
 
-    def _grown(self, row: TelemetryRow) -> TelemetryRow:
-        """Return the row with the increase of each counter since it was last known."""
-        host = row.host and replace(row.host, counters=_increases(self._hosts, row.host.counters))
+    def _replace_counters_by_growth(self, row: TelemetryRow) -> TelemetryRow:
+        host = row.host and replace(
+            row.host, counters=_compute_counter_increases(self._hosts, row.host.counters)
+        )
         gpus = [
-            replace(gpu, counters=_increases(self._gpus.get(gpu.uuid, {}), gpu.counters))
+            replace(gpu, counters=_compute_counter_increases(self._gpus.get(gpu.uuid, {}), gpu.counters))
             for gpu in row.gpus
         ]
         return replace(row, host=host, gpus=tuple(gpus))
 
-    def _remember(self, row: TelemetryRow) -> None:
+    def _remember_counters(self, row: TelemetryRow) -> None:
         if row.host is not None:
             self._hosts |= row.host.counters
         for gpu in row.gpus:
             self._gpus.setdefault(gpu.uuid, {}).update(gpu.counters)
 
 
-def complete_total(latest: LatestTelemetry) -> TelemetryTotal | None:
+def add_later_rows_to_total(latest: LatestTelemetry) -> TelemetryTotal | None:
     """Return the latest total with the rows after it, which a sampler did not come to add."""
-    running = RunningTotal.after(latest.total, latest.before)
+    running = RunningTotal.continue_from(latest.total, latest.before)
     for row in latest.rows:
-        running.add(row)
+        running.add_row(row)
     return running.total
 
 
 def merge_totals(first: TelemetryTotal, second: TelemetryTotal) -> TelemetryTotal:
     """Return both totals as one: counters, which are increases, and lengths add up."""
     row = merge_rows(first.row, second.row, operator.add)
-    return TelemetryTotal(row=row, measured_s=first.length_s + second.length_s)
+    return TelemetryTotal(row=row, measured_s=first.measured_or_span_s + second.measured_or_span_s)
 
 
-def _increases(
+def _compute_counter_increases(
     before: Mapping[_Counter, float], now: Mapping[_Counter, float]
 ) -> dict[_Counter, float]:
     return {name: counter_increase(before.get(name, value), value) for name, value in now.items()}

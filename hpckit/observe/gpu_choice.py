@@ -1,4 +1,4 @@
-"""Which GPUs of a node a run was given. What is not known is never all of them. Pure.
+"""Which GPUs of a node a run was given. If that is unknown, it is never all of them. Pure.
 
 The environment of a run's ranks says it: Slurm's variables and CUDA's, and what the run asked for.
 `runtime.run_variables` makes it, and agents, inspections and ranks all have it.
@@ -44,10 +44,9 @@ _UUID = lazy_pattern(r"(?:GPU|MIG)-", re.IGNORECASE)
 class GpuChoice:
     """The GPUs a run was given, by UUID (or the beginning of one) or number; none without either.
 
-    `whole_node`: all of them are. `named` is how many GPUs the job may use: if the driver shows no
-    more, all it shows are the job's, whatever their numbers outside. A run that shares its job has
-    only some of these: their `places` among the job's. `parts` are the UUIDs of MIG devices, if the
-    job has those alone.
+    `whole_node`: all of them are. `named` is how many GPUs the job may use: if the driver shows no more, all
+    it shows are the job's, whatever their numbers outside. A run that shares its job has only some of these:
+    their `places` among the job's. `parts` are the UUIDs of MIG devices, if the job has those alone.
     """
 
     uuids: tuple[str, ...] = ()
@@ -60,11 +59,11 @@ class GpuChoice:
     def __bool__(self) -> bool:
         return bool(self.whole_node or self.named or self.uuids or self.parts)
 
-    def includes_part(self, uuid: str) -> bool:
+    def includes_mig_device(self, uuid: str) -> bool:
         """Return whether a MIG device is one of `parts`."""
-        return _is_named(uuid, self.parts)
+        return _matches_uuid_prefix(uuid, self.parts)
 
-    def includes(self, index: int, uuid: str, count: int) -> bool:
+    def includes_gpu(self, index: int, uuid: str, count: int) -> bool:
         """Return whether the GPU with this number of NVML, of `count`, is the run's.
 
         With `parts` it may be: its MIG devices decide.
@@ -72,34 +71,33 @@ class GpuChoice:
         if 0 < count <= self.named:
             return self.places is None or index in self.places
         if self.uuids:
-            return _is_named(uuid, self.uuids)
+            return _matches_uuid_prefix(uuid, self.uuids)
         return self.whole_node or bool(self.parts) or index in self.numbers
 
-    def may_include(self, index: int, count: int, found: int) -> bool:
+    def may_include_gpu(self, index: int, count: int, found: int) -> bool:
         """Return whether a GPU that does not say its UUID may be the run's.
 
         `found` is how many of its GPUs are known: named by UUID, it has no others.
         """
         if self.uuids or self.parts:
             return found < len(self.uuids or self.parts[:1])
-        return self.includes(index, "", count)
+        return self.includes_gpu(index, "", count)
 
 
-def _is_named(uuid: str, names: Sequence[str]) -> bool:
-    """Return whether one of the names is a UUID, or the beginning of it."""
+def _matches_uuid_prefix(uuid: str, names: Sequence[str]) -> bool:
     return any(uuid.lower().startswith(name.lower()) for name in names)
 
 
-def gpu_choice(environ: Mapping[str, str]) -> GpuChoice:
+def read_gpus_given_to_run(environ: Mapping[str, str]) -> GpuChoice:
     """Return which GPUs a run with this environment of its ranks was given.
 
     Slurm's word counts first; then what variables show. Where none says anything, a run that asked
-    for as many GPUs as there are has those. One outside of jobs that did not say what it wants has
-    all of this machine. Any other has none.
+    for as many GPUs as there are has those. A run outside of jobs that asked for nothing has
+    all GPUs of this machine. Any other run has none.
     """
-    shown, asked = _visible(environ), environ.get(GPUS_ASKED, "")
-    by_slurm = next(filter(None, (_numbers(environ.get(name, "")) for name in OF_SLURM)), ())
-    places = _numbers(environ.get(SLOT_GPUS, ""))
+    shown, asked = _list_visible_gpus(environ), environ.get(GPUS_ASKED, "")
+    by_slurm = next(filter(None, (_parse_number_list(environ.get(name, "")) for name in OF_SLURM)), ())
+    places = _parse_number_list(environ.get(SLOT_GPUS, ""))
     if asked == "0" and not by_slurm:
         return GpuChoice()
     if asked == WHOLE_NODE and not places:
@@ -109,12 +107,14 @@ def gpu_choice(environ: Mapping[str, str]) -> GpuChoice:
         parts = any(name.upper().startswith("MIG-") for name in names)
         return GpuChoice(parts=names) if parts else GpuChoice(uuids=names)
     if by_slurm or shown is not None:
-        return _chosen(by_slurm or _numbers(",".join(shown or ())), places if by_slurm else ())
+        return _choose_gpus_by_index(
+            by_slurm or _parse_number_list(",".join(shown or ())), places if by_slurm else ()
+        )
     named = int(asked) if asked.isdecimal() else 0
     return GpuChoice(named=named, whole_node=not asked and _JOB not in environ)
 
 
-def _visible(environ: Mapping[str, str]) -> tuple[str, ...] | None:
+def _list_visible_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
     """Return the GPUs that variables show, as they name them; None if no variable says anything.
 
     HIP counts among what ROCr shows.
@@ -124,15 +124,15 @@ def _visible(environ: Mapping[str, str]) -> tuple[str, ...] | None:
         given.pop("NVIDIA_VISIBLE_DEVICES", None)
     if not given:
         return None
-    first = tuple(_until_none(next(iter(given.values()))))
-    of_rocr = tuple(_until_none(given.get(ROCR, "")))
-    places = _numbers(",".join(first))
+    first = tuple(_split_until_no_gpu(next(iter(given.values()))))
+    of_rocr = tuple(_split_until_no_gpu(given.get(ROCR, "")))
+    places = _parse_number_list(",".join(first))
     if not places or first == of_rocr or max(places) >= len(of_rocr):
         return first
     return tuple(of_rocr[place] for place in places)
 
 
-def _until_none(text: str) -> Iterator[str]:
+def _split_until_no_gpu(text: str) -> Iterator[str]:
     """Yield the words of a list until one that is no GPU: CUDA sees none after it."""
     for word in (part.strip() for part in text.split(",")):
         if word.lower() in _NONE:
@@ -140,7 +140,7 @@ def _until_none(text: str) -> Iterator[str]:
         yield word
 
 
-def _chosen(numbers: Sequence[int], places: Sequence[int]) -> GpuChoice:
+def _choose_gpus_by_index(numbers: Sequence[int], places: Sequence[int]) -> GpuChoice:
     """Return those of a job's GPUs that have these places among them; all without any."""
     job = frozenset(numbers)
     if not places or max(places) >= len(numbers):
@@ -149,7 +149,7 @@ def _chosen(numbers: Sequence[int], places: Sequence[int]) -> GpuChoice:
     return GpuChoice(numbers=own, named=len(job), places=frozenset(places))
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _parse_number_list(text: str) -> tuple[int, ...]:
     """Return the numbers of a list such as `0,2-3`; nothing of what is none."""
     found = filter(None, (_NUMBERS.match(word.strip()) for word in text.split(",")))
     spans = (range(int(match_[1]), int(match_[2] or match_[1]) + 1) for match_ in found)

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Protocol
 
 from hpckit.model.telemetry.vocabulary import GpuCounter, GpuDevice, GpuSample, TelemetryEvent
-from hpckit.observe.amd import open_amd
+from hpckit.observe.amd import open_amd_backend
 from hpckit.observe.gpu_choice import GpuChoice
-from hpckit.observe.nvml.backend import open_nvml
-from hpckit.record.process import alive, start_mark, this_host
+from hpckit.observe.nvml.backend import open_nvml_backend
+from hpckit.record.process import is_process_alive, read_process_start_id, this_host
 from hpckit.values import dataclass, field, replace
 
 
@@ -64,20 +64,20 @@ class GpuReading:
     notes: tuple[str, ...] = ()
 
 
-def open_gpus(*, gpm: bool, choice: GpuChoice) -> tuple[tuple[GpuBackend, ...], tuple[str, ...]]:
+def open_gpu_backends(*, gpm: bool, choice: GpuChoice) -> tuple[tuple[GpuBackend, ...], tuple[str, ...]]:
     """Open every library of this node that has GPUs of the run; return backends, and notes."""
     if not choice:
         return (), ()
     openers: tuple[_Opener, ...] = (
-        partial(open_nvml, gpm=gpm, choice=choice),
-        partial(open_amd, choice),
+        partial(open_nvml_backend, gpm=gpm, choice=choice),
+        partial(open_amd_backend, choice),
     )
-    opened = [_opened(opener) for opener in openers]
+    opened = [_open_backend_safely(opener) for opener in openers]
     backends = tuple(backend for backend, _ in opened if backend is not None)
     return backends, tuple(note for _, note in opened if note)
 
 
-def _opened(opener: _Opener) -> tuple[GpuBackend | None, str]:
+def _open_backend_safely(opener: _Opener) -> tuple[GpuBackend | None, str]:
     try:
         return opener()
     except Exception as error:  # noqa: BLE001  # another vendor's library may still answer
@@ -95,10 +95,10 @@ class GpuThread:
     _waiting: bool = field(default=False, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
 
-    def read(self, *, counters: bool, limit_s: float) -> GpuReading | None:
+    def read_sample(self, *, counters: bool, limit_s: float) -> GpuReading | None:
         """Return a sample, None if there is none within `limit_s`: a call hangs, or still opens."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
+            self._thread = threading.Thread(target=self._serve_samples, name="gpus", daemon=True)
             self._thread.start()
         late = self._waiting
         if not late:
@@ -115,24 +115,23 @@ class GpuThread:
         """Let the thread close the libraries and end; does not wait for it."""
         self._asked.put(None)
 
-    def _run(self) -> None:
+    def _serve_samples(self) -> None:
         backends: Sequence[GpuBackend] = ()
         try:
             backends, notes = self.opener()
         except Exception as error:  # noqa: BLE001  # the thread has to answer
             notes = (f"no GPU is sampled: {error}",)
         while (counters := self._asked.get()) is not None:
-            answer = _read(backends, counters=counters, notes=tuple(notes))
-            own_s = self.shares.count(answer.devices, time.monotonic())
-            self._answers.put(_with_own(answer, own_s) if counters else answer)
+            answer = _read_backends(backends, counters=counters, notes=tuple(notes))
+            own_s = self.shares.count_gpu_seconds_of_run(answer.devices, time.monotonic())
+            self._answers.put(_add_gpu_seconds_of_run(answer, own_s) if counters else answer)
             notes = ()
-        self.shares.close()
+        self.shares.remove_gpu_use_notes()
         for backend in backends:
             backend.close()
 
 
-def _with_own(answer: GpuReading, own_s: Mapping[str, float]) -> GpuReading:
-    """Return the answer with the own seconds of each GPU as a counter."""
+def _add_gpu_seconds_of_run(answer: GpuReading, own_s: Mapping[str, float]) -> GpuReading:
     samples = (
         replace(sample, counters={**sample.counters, GpuCounter.own_s: own_s[sample.uuid]})
         if sample.uuid in own_s
@@ -142,7 +141,7 @@ def _with_own(answer: GpuReading, own_s: Mapping[str, float]) -> GpuReading:
     return replace(answer, samples=tuple(samples))
 
 
-def _read(backends: Sequence[GpuBackend], *, counters: bool, notes: tuple[str, ...]) -> GpuReading:
+def _read_backends(backends: Sequence[GpuBackend], *, counters: bool, notes: tuple[str, ...]) -> GpuReading:
     samples: list[GpuSample] = []
     for backend in backends:
         try:
@@ -157,7 +156,7 @@ def _read(backends: Sequence[GpuBackend], *, counters: bool, notes: tuple[str, .
     )
 
 
-def notes_folder(root: Path = Path("/dev/shm")) -> Path:  # noqa: S108  # who owns it is checked
+def gpu_use_notes_folder(root: Path = Path("/dev/shm")) -> Path:  # noqa: S108  # who owns it is checked
     """Return the folder of this user on this machine: gone when it is booted, and never shared."""
     return root / f"hpckit-gpus-{os.geteuid()}"
 
@@ -178,10 +177,10 @@ class GpuShares:
     _shares: dict[str, float] = field(default_factory=dict, init=False)
     _counted_at: float | None = field(default=None, init=False)
 
-    def count(self, devices: Iterable[GpuDevice], at: float) -> Mapping[str, float]:
+    def count_gpu_seconds_of_run(self, devices: Iterable[GpuDevice], at: float) -> Mapping[str, float]:
         """Return each whole GPU's own seconds until now, by UUID; empty if all are the run's.
 
-        `at` is the time of a clock that nobody sets.
+        `at` is a time of a monotonic clock.
         """
         if self.notes is None and not self.by_parts:
             return {}
@@ -189,50 +188,52 @@ class GpuShares:
         some = list(devices)
         for whole in (gpu for gpu in some if gpu.parent is None):
             parts = [gpu for gpu in some if gpu.parent == whole.uuid and self.by_parts]
-            share = _of_slices(whole, parts) / self._holders((parts or [whole])[0].uuid)
+            share = _compute_mig_slice_share(whole, parts) / self._count_sharing_runs(
+                (parts or [whole])[0].uuid
+            )
             # Others come and go between two samples: on average in the middle.
             mean = (self._shares.get(whole.uuid, share) + share) / 2
             self._own_s[whole.uuid] = self._own_s.get(whole.uuid, 0.0) + passed * mean
             self._shares[whole.uuid] = share
         return self._own_s
 
-    def close(self) -> None:
+    def remove_gpu_use_notes(self) -> None:
         """Note that this run has no GPU any more."""
         for uuid in self._own_s if self.notes is not None else ():
             with suppress(OSError):
-                self._note(uuid).unlink()
+                self._gpu_use_note_file(uuid).unlink()
 
-    def _holders(self, uuid: str) -> int:
+    def _count_sharing_runs(self, uuid: str) -> int:
         """Return how many runs of this user have a GPU; note this one, and forget ended ones."""
         if self.notes is None:
             return 1
         try:
-            own = self._note(uuid)
+            own = self._gpu_use_note_file(uuid)
             own.touch(mode=0o600)
             found = {own, *own.parent.glob(f"{uuid}.*.*")}
         except OSError:
             return 1
-        ended = {claim for claim in found - {own} if not _is_alive(claim.name)}
+        ended = {claim for claim in found - {own} if not _is_note_owner_alive(claim.name)}
         for claim in ended:
             with suppress(OSError):
                 claim.unlink()
         return len(found - ended)
 
-    def _note(self, uuid: str) -> Path:
+    def _gpu_use_note_file(self, uuid: str) -> Path:
         assert self.notes is not None, "asked only where runs are noted"  # noqa: S101
         self.notes.mkdir(mode=0o700, exist_ok=True)
         found = self.notes.lstat()
         private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
         if not private or found.st_uid != os.geteuid():
             raise PermissionError(f"{self.notes} is not this user's alone")
-        return self.notes / f"{uuid}.{os.getpid()}.{start_mark(os.getpid())}"
+        return self.notes / f"{uuid}.{os.getpid()}.{read_process_start_id(os.getpid())}"
 
 
-def _of_slices(whole: GpuDevice, parts: Sequence[GpuDevice]) -> float:
+def _compute_mig_slice_share(whole: GpuDevice, parts: Sequence[GpuDevice]) -> float:
     own = sum(part.slices or 0 for part in parts)
     return min(own / whole.slices, 1.0) if own and whole.slices else 1.0
 
 
-def _is_alive(name: str) -> bool:
+def _is_note_owner_alive(name: str) -> bool:
     _, pid, mark = name.rsplit(".", 2)
-    return pid.isdecimal() and alive(this_host(), int(pid), mark) is True
+    return pid.isdecimal() and is_process_alive(this_host(), int(pid), mark) is True

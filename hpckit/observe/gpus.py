@@ -11,15 +11,15 @@ from pathlib import Path
 
 from hpckit.model.environment.facts import DriverFacts, GpuFacts
 from hpckit.model.telemetry.vocabulary import GpuTrouble
-from hpckit.observe.gpu_choice import CUDA, gpu_choice
-from hpckit.observe.nvml.backend import describe_nvml
-from hpckit.observe.sysfs import read_small
+from hpckit.observe.gpu_choice import CUDA, read_gpus_given_to_run
+from hpckit.observe.nvml.backend import describe_nvidia_driver
+from hpckit.observe.sysfs import read_small_file
 from hpckit.values import replace
 
 _LOST = frozenset({GpuTrouble.lost, GpuTrouble.reset_required})
 
 
-def read_driver(
+def read_driver_and_gpus(
     environ: Mapping[str, str], root: Path = Path("/"), *, lost: bool = False
 ) -> DriverFacts:
     """Return the driver and the job's GPUs; all unknown if the driver cannot say.
@@ -27,7 +27,7 @@ def read_driver(
     GPUs that do not answer are among them with `lost`. Without a driver of NVIDIA there are no GPUs
     of it; where AMD's driver is loaded, the GPUs are unknown.
     """
-    driver = describe_nvml(gpu_choice(environ))
+    driver = describe_nvidia_driver(read_gpus_given_to_run(environ))
     if driver.version == "" and (root / "dev/kfd").exists():
         return DriverFacts()
     if lost or driver.gpus is None:
@@ -35,7 +35,7 @@ def read_driver(
     return replace(driver, gpus=tuple(gpu for gpu in driver.gpus if not _LOST & {*gpu.troubles}))
 
 
-def pci_folder(root: Path, address: str) -> Path:
+def pci_sysfs_folder(root: Path, address: str) -> Path:
     """Return the folder of a PCI device in /sys, which writes the domain with four digits.
 
     NVML writes eight of them.
@@ -48,12 +48,12 @@ def read_gpu_cpus(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[f
 
     Empty sets are unknown. No GPU, or no answer of the driver, is an empty tuple.
     """
-    gpus = _in_order(read_driver(environ).gpus or (), environ.get(CUDA, ""))
-    lists = [read_small(pci_folder(root, gpu.pci) / "local_cpulist") for gpu in gpus]
-    return tuple(parse_cpus(text or "") for text in lists)
+    gpus = _order_like_cuda(read_driver_and_gpus(environ).gpus or (), environ.get(CUDA, ""))
+    lists = [read_small_file(pci_sysfs_folder(root, gpu.pci) / "local_cpulist") for gpu in gpus]
+    return tuple(parse_cpu_list(text or "") for text in lists)
 
 
-def _in_order(found: Sequence[GpuFacts], visible: str) -> Sequence[GpuFacts]:
+def _order_like_cuda(found: Sequence[GpuFacts], visible: str) -> Sequence[GpuFacts]:
     """Return GPUs as CUDA_VISIBLE_DEVICES orders them, if it names all of them."""
     words = [word.strip().lower() for word in visible.split(",")]
     names = [{str(gpu.index), gpu.uuid.lower()} for gpu in found]
@@ -63,7 +63,7 @@ def _in_order(found: Sequence[GpuFacts], visible: str) -> Sequence[GpuFacts]:
     return [gpu for _, gpu in sorted(zip(places, found, strict=True), key=lambda pair: pair[0])]
 
 
-def parse_cpus(text: str) -> frozenset[int]:
+def parse_cpu_list(text: str) -> frozenset[int]:
     """Return the numbers of a list of the kernel such as `0-15,32-47`; none if it is no list."""
     found: set[int] = set()
     for piece in filter(None, text.split(",")):

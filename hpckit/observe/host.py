@@ -16,12 +16,12 @@ import psutil
 
 from hpckit.model.telemetry.vocabulary import HostCounter, HostGauge, HostSample
 from hpckit.observe.sysfs import (
-    find_ports,
-    folders,
-    read_count,
-    read_fields,
-    read_ports,
-    read_small,
+    find_infiniband_ports,
+    list_folder,
+    read_integer_file,
+    read_named_numbers,
+    read_small_file,
+    sum_infiniband_ports,
 )
 from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field
@@ -44,26 +44,37 @@ class HostReader:
     _cpu: tuple[float, float] = field(init=False)
 
     def __post_init__(self) -> None:
-        folder = job_cgroup(self.root)
+        folder = find_job_cgroup(self.root)
         self._job = None if folder is None else JobCgroup(folder)
-        self._ports = find_ports(self.root)
+        self._ports = find_infiniband_ports(self.root)
         self._rapl = RaplReader(self.root)
-        self._cpu = _cpu_times(psutil.cpu_times())
+        self._cpu = _sum_cpu_times(psutil.cpu_times())
 
-    def read(self) -> HostSample:
+    def read_sample(self) -> HostSample:
         """Return a sample; what cannot be read is left out."""
         gauges: dict[HostGauge, float] = {}
-        counters: dict[HostCounter, float] = node_pressure(self.root) | self._rapl.read()
-        parts = map(_tried, (self._processors, _memory, _shared_memory, _disks, _networks))
-        job = self._job.read() if self._job else HostSample()
-        for sample in (*parts, read_ports(self._ports), job):
+        counters: dict[HostCounter, float] = (
+            read_node_pressure_stall_times(self.root) | self._rapl.sum_package_joules()
+        )
+        parts = map(
+            _read_sample_or_empty,
+            (
+                self._read_processor_use,
+                _read_host_memory,
+                _read_shared_memory,
+                _read_disks,
+                _sum_network_counters,
+            ),
+        )
+        job = self._job.read_usage() if self._job else HostSample()
+        for sample in (*parts, sum_infiniband_ports(self._ports), job):
             gauges |= sample.gauges
             counters |= sample.counters
         return HostSample(gauges=gauges, counters=counters)
 
-    def _processors(self) -> HostSample:
+    def _read_processor_use(self) -> HostSample:
         times = psutil.cpu_times()
-        (busy, total), before = _cpu_times(times), self._cpu
+        (busy, total), before = _sum_cpu_times(times), self._cpu
         self._cpu = (busy, total)
         gauges: dict[HostGauge, float] = {HostGauge.load: os.getloadavg()[0]}
         if total > before[1]:
@@ -72,20 +83,20 @@ class HostReader:
         return HostSample(gauges=gauges, counters={HostCounter.cpu_waiting_s: times.iowait})
 
 
-def _tried(part: Callable[[], HostSample]) -> HostSample:
+def _read_sample_or_empty(part: Callable[[], HostSample]) -> HostSample:
     try:
         return part()
     except _UNREADABLE:
         return HostSample()
 
 
-def _cpu_times(times: Any) -> tuple[float, float]:
+def _sum_cpu_times(times: Any) -> tuple[float, float]:
     """Return busy and total seconds. A guest's time is part of `user` already."""
     total = sum(times) - getattr(times, "guest", 0) - getattr(times, "guest_nice", 0)
     return total - times.idle - getattr(times, "iowait", 0), total
 
 
-def _memory() -> HostSample:
+def _read_host_memory() -> HostSample:
     memory = psutil.virtual_memory()
     return HostSample(
         gauges={
@@ -96,13 +107,13 @@ def _memory() -> HostSample:
     )
 
 
-def _shared_memory() -> HostSample:
+def _read_shared_memory() -> HostSample:
     return HostSample(
         gauges={HostGauge.shared_memory_used_bytes: psutil.disk_usage("/dev/shm").used}  # noqa: S108  # only its size is read
     )
 
 
-def _disks() -> HostSample:
+def _read_disks() -> HostSample:
     # Corrections for counters that wrapped around would keep state; readers expect resets.
     disks = psutil.disk_io_counters(nowrap=False)
     if disks is None:
@@ -115,7 +126,7 @@ def _disks() -> HostSample:
     )
 
 
-def _networks() -> HostSample:
+def _sum_network_counters() -> HostSample:
     cards = psutil.net_io_counters(pernic=True, nowrap=False)
     outside = [card for name, card in cards.items() if name != "lo"]
     return HostSample(
@@ -137,9 +148,9 @@ class _Zone:
     last: int
     total: int = 0
 
-    def read(self) -> int:
+    def read_microjoules(self) -> int:
         """Return the microjoules since the zone was found."""
-        now = read_count(self.folder / "energy_uj")
+        now = read_integer_file(self.folder / "energy_uj")
         if now is not None:
             grown = now - self.last
             self.total += grown if grown >= 0 else grown + self.wraps_at
@@ -159,37 +170,33 @@ class RaplReader:
     _zones: list[_Zone] = field(init=False)
 
     def __post_init__(self) -> None:
-        found = (_zone(folder) for folder in _zone_folders(self.root))
+        found = (_open_zone(folder) for folder in _list_zone_folders(self.root))
         self._zones = [zone for zone in found if zone is not None]
 
-    def read(self) -> dict[HostCounter, float]:
+    def sum_package_joules(self) -> dict[HostCounter, float]:
         """Return joules by counter, the sum over all packages; empty if none can be read."""
         sums: dict[HostCounter, float] = {}
         for zone in self._zones:
-            sums[zone.counter] = sums.get(zone.counter, 0) + zone.read() * _JOULES
+            sums[zone.counter] = sums.get(zone.counter, 0) + zone.read_microjoules() * _JOULES
         return sums
 
 
-def _zone_folders(root: Path) -> list[Path]:
+def _list_zone_folders(root: Path) -> list[Path]:
     packages = [
-        folder
-        for folder in folders(root / "sys/class/powercap")
-        if folder.name.startswith("intel-rapl:")
+        folder for folder in list_folder(root / "sys/class/powercap") if folder.name.startswith("intel-rapl:")
     ]
-    inner = [
-        zone for package in packages for zone in folders(package) if zone.name.startswith("intel-")
-    ]
+    inner = [zone for package in packages for zone in list_folder(package) if zone.name.startswith("intel-")]
     # A zone shows both in the folder itself and in that of its package.
     return list({path.name: path for path in [*packages, *inner]}.values())
 
 
-def _zone(folder: Path) -> _Zone | None:
-    name = read_small(folder / "name") or ""
-    energy = read_count(folder / "energy_uj")
+def _open_zone(folder: Path) -> _Zone | None:
+    name = read_small_file(folder / "name") or ""
+    energy = read_integer_file(folder / "energy_uj")
     counter = HostCounter.dram_energy_j if name == "dram" else HostCounter.cpu_energy_j
     if energy is None or not (name == "dram" or name.startswith("package")):
         return None
-    most = read_count(folder / "max_energy_range_uj") or 0
+    most = read_integer_file(folder / "max_energy_range_uj") or 0
     return _Zone(folder=folder, counter=counter, wraps_at=most, last=energy)
 
 
@@ -216,24 +223,24 @@ _FIELDS = (
 )
 
 
-def node_pressure(root: Path = Path("/")) -> dict[HostCounter, float]:
+def read_node_pressure_stall_times(root: Path = Path("/")) -> dict[HostCounter, float]:
     """Return how long processes of this node waited; empty with a kernel without PSI."""
     files = {name: root / "proc/pressure" / name for name in ("cpu", "memory", "io")}
-    return _pressure(files, _OF_NODE)
+    return _read_pressure_stall_times(files, _OF_NODE)
 
 
-def job_cgroup(root: Path = Path("/")) -> Path | None:
+def find_job_cgroup(root: Path = Path("/")) -> Path | None:
     """Return the folder of the job's cgroup; None without cgroup version 2.
 
     It is that of Slurm (`job_123`) around this process, else the process's own.
     """
-    text = read_small(root / "proc/self/cgroup") or ""
+    text = read_small_file(root / "proc/self/cgroup") or ""
     own = next((line[3:] for line in text.splitlines() if line.startswith("0::")), None)
     if own is None:
         return None
     job = _JOB.match(own)
     folder = root / "sys/fs/cgroup" / (job[1] if job else own).lstrip("/")
-    return folder if read_small(folder / "cgroup.procs") is not None else None
+    return folder if read_small_file(folder / "cgroup.procs") is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,44 +249,43 @@ class JobCgroup:
 
     folder: Path
 
-    def read(self) -> HostSample:
+    def read_usage(self) -> HostSample:
         """Return what the job uses; what its controllers do not count is left out."""
         gauges: dict[HostGauge, float] = {}
-        memory = read_count(self.folder / "memory.current")
+        memory = read_integer_file(self.folder / "memory.current")
         if memory is not None:
             gauges[HostGauge.job_memory_bytes] = memory
-        anonymous = read_fields(self.folder / "memory.stat").get("anon")
+        anonymous = read_named_numbers(self.folder / "memory.stat").get("anon")
         if anonymous is not None:
             gauges[HostGauge.job_memory_anonymous_bytes] = anonymous
-        return HostSample(gauges=gauges, counters=self._counters())
+        return HostSample(gauges=gauges, counters=self._read_counters())
 
-    def _counters(self) -> dict[HostCounter, float]:
-        tables = {file: read_fields(self.folder / file) for file in ("cpu.stat", "memory.events")}
+    def _read_counters(self) -> dict[HostCounter, float]:
+        tables = {file: read_named_numbers(self.folder / file) for file in ("cpu.stat", "memory.events")}
         counters: dict[HostCounter, float] = {
             counter: tables[file][name] * unit
             for file, name, counter, unit in _FIELDS
             if name in tables[file]
         }
         files = {name: self.folder / f"{name}.pressure" for name in ("cpu", "memory", "io")}
-        return counters | _pressure(files, _OF_JOB) | self._io()
+        return counters | _read_pressure_stall_times(files, _OF_JOB) | self._read_io_bytes()
 
-    def _io(self) -> dict[HostCounter, float]:
-        text = read_small(self.folder / "io.stat")
+    def _read_io_bytes(self) -> dict[HostCounter, float]:
+        text = read_small_file(self.folder / "io.stat")
         if not text:
             return {}
         read, written = (
-            sum(int(count) for count in re.findall(rf"\b{name}=(\d+)", text))
-            for name in ("rbytes", "wbytes")
+            sum(int(count) for count in re.findall(rf"\b{name}=(\d+)", text)) for name in ("rbytes", "wbytes")
         )
         return {HostCounter.job_read_bytes: read, HostCounter.job_written_bytes: written}
 
 
-def _pressure(
+def _read_pressure_stall_times(
     files: Mapping[str, Path], wanted: tuple[tuple[str, str, HostCounter], ...]
 ) -> dict[HostCounter, float]:
     # The totals of a PSI file by `some` and `full`, in seconds.
     totals = {
-        name: {kind: int(us) * _MICRO for kind, us in _TOTAL.findall(read_small(file) or "")}
+        name: {kind: int(us) * _MICRO for kind, us in _TOTAL.findall(read_small_file(file) or "")}
         for name, file in files.items()
     }
     return {counter: totals[name][kind] for name, kind, counter in wanted if kind in totals[name]}

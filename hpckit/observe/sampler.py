@@ -29,15 +29,21 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryEventKind,
     TelemetryRow,
 )
-from hpckit.observe.aggregate import RunningTotal, bucket, gpu_rows, host_row, merge_steps
+from hpckit.observe.aggregate import (
+    RunningTotal,
+    build_gpu_rows,
+    build_host_row,
+    sum_step_reports_by_rank,
+    time_span_number,
+)
 from hpckit.observe.gpu_choice import GpuChoice
 from hpckit.observe.gpu_thread import (
     GpuOpener,
     GpuReading,
     GpuShares,
     GpuThread,
-    notes_folder,
-    open_gpus,
+    gpu_use_notes_folder,
+    open_gpu_backends,
 )
 from hpckit.observe.host import HostReader
 from hpckit.observe.segments import SEGMENT, SegmentWriter
@@ -57,11 +63,10 @@ class NodeSampler:
     """Samples this node until it is stopped, as `settings` say; `interval_s` 0: never.
 
     `attempt` is where it writes, for the node of that name. `choice` says which GPUs are the run's;
-    `on_this_machine`: no scheduler gave them, so other runs may have them, too.
-    `earlier` are the run's earlier attempts: their telemetry of this node is made coarser as it
-    ages. `on_event` is called in the sampler's thread with everything that happened to the node,
-    within an interval; it must return at once. `opener` and `now` are for tests. `unwritten` counts
-    what no file could take.
+    `on_this_machine`: no scheduler gave them, so other runs may have them, too. `earlier` are the run's
+    earlier attempts: their telemetry of this node is made coarser as it ages. `on_event` is called in the
+    sampler's thread with everything that happened to the node, within an interval; it must return at once.
+    `opener` and `now` are for tests. `unwritten` counts what no file could take.
     """
 
     settings: Observe
@@ -83,7 +88,7 @@ class NodeSampler:
     def start(self) -> None:
         """Begin, and return at once; do nothing if the settings say so, or if it has begun."""
         if self.settings.interval_s > 0 and self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+            self._thread = threading.Thread(target=self._run_sampling_loop, name="telemetry", daemon=True)
             self._thread.start()
 
     def stop(self, limit_s: float = STOP_S) -> bool:
@@ -94,12 +99,12 @@ class NodeSampler:
         self._thread.join(limit_s)
         return not self._thread.is_alive()
 
-    def note_steps(self, steps: RankSteps) -> None:
+    def record_rank_steps(self, steps: RankSteps) -> None:
         """Take what a rank of this node reports of its steps; may be called by any thread."""
         if self.settings.measure_steps and self.settings.interval_s > 0:
             self._steps.append(steps)
 
-    def _run(self) -> None:
+    def _run_sampling_loop(self) -> None:
         settings = self.settings
         writer = SegmentWriter(
             attempt=self.attempt,
@@ -108,16 +113,16 @@ class NodeSampler:
             max_mb=settings.max_mb,
             earlier=self.earlier,
         )
-        samples = self._samples(writer)
+        samples = self._build_samples(writer)
         try:
             while True:
-                self._try(partial(samples.take, self.now()), writer)
-                if self._stopping.wait(self._pause_s()):
+                self._run_and_note_errors(partial(samples.take_sample, self.now()), writer)
+                if self._stopping.wait(self._seconds_to_next_sample()):
                     break
         finally:
-            self._try(partial(samples.finish, self.now()), writer)
+            self._run_and_note_errors(partial(samples.finish_sampling, self.now()), writer)
 
-    def _try(self, work: Callable[[], None], writer: SegmentWriter) -> None:
+    def _run_and_note_errors(self, work: Callable[[], None], writer: SegmentWriter) -> None:
         """Do work that must not end the sampler if it fails: a full disk passes.
 
         What else goes wrong is noted, once.
@@ -132,12 +137,12 @@ class NodeSampler:
                 self._noted.add(message)
                 now = self.now()
                 note = TelemetryEvent(at=now, kind=TelemetryEventKind.note, message=message)
-                self._try(partial(writer.append, note, now), writer)
+                self._run_and_note_errors(partial(writer.append_record, note, now), writer)
 
-    def _samples(self, writer: SegmentWriter) -> NodeSamples:
+    def _build_samples(self, writer: SegmentWriter) -> NodeSamples:
         settings = self.settings
-        opener = self.opener or partial(open_gpus, gpm=settings.gpm, choice=self.choice)
-        notes = notes_folder() if self.on_this_machine else None
+        opener = self.opener or partial(open_gpu_backends, gpm=settings.gpm, choice=self.choice)
+        notes = gpu_use_notes_folder() if self.on_this_machine else None
         shares = GpuShares(notes=notes, by_parts=bool(self.choice.parts))
         return NodeSamples(
             writer=writer,
@@ -150,7 +155,7 @@ class NodeSampler:
             steps=self._steps,
         )
 
-    def _pause_s(self) -> float:
+    def _seconds_to_next_sample(self) -> float:
         """Return the seconds until the next sample.
 
         Nodes take samples at different moments of an interval, so that not all write at once; rows
@@ -190,8 +195,8 @@ _WORDS = {
 }
 
 
-def event_words(event: TelemetryEvent, node: str) -> str | None:
-    """Return what to warn of; None if it is no trouble."""
+def format_event_warning(event: TelemetryEvent, node: str) -> str | None:
+    """Return the text of a warning; None if the event is not a problem."""
     place = node if event.uuid is None else f"{event.uuid} on {node}"
     if event.kind is TelemetryEventKind.note:
         return f"{node}: {event.message}"
@@ -214,7 +219,7 @@ LAST_WAIT_S = 0.5
 """Longest wait for the GPUs in the last sample."""
 
 CLOCK_SET = timedelta(seconds=1)
-"""A clock that differs by more from one that nobody sets has been set while a row was under way."""
+"""If the clock differs by more from a monotonic one, it was set while a row was under way."""
 
 ROWS_A_TOTAL = 10
 """A total is written after this many rows; after the first ones more often."""
@@ -238,7 +243,7 @@ class NodeSamples:
     gpus: GpuThread | None
     on_event: Callable[[TelemetryEvent], None] | None = None
     monotonic: Callable[[], float] | None = None
-    """A clock that nobody sets, to measure how long a row is; without it `take` says that alone."""
+    """A monotonic clock, to measure how long a row is; without it `take` says that alone."""
     paused_s: Callable[[float], float] = lambda _: 0.0
     """How many of the last seconds this node was suspended: they are no part of a row."""
     steps: deque[RankSteps] = field(default_factory=deque)
@@ -255,67 +260,67 @@ class NodeSamples:
     _repeated: dict[_EventKey, TelemetryEvent] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._total = RunningTotal(self.writer.last_total())
+        self._total = RunningTotal(self.writer.read_total_of_earlier_sampler())
 
-    def take(self, at: datetime) -> None:
+    def take_sample(self, at: datetime) -> None:
         """Take a sample, and write a row if it is the last of one.
 
         The first sample of all is a row of its own, and so is the first that GPUs answer: what they
         count later is compared with these.
         """
         row = timedelta(seconds=self.writer.row_s)
-        last = self._begun is None or bucket(at + self.interval, row) != bucket(at, row)
+        last = self._begun is None or time_span_number(at + self.interval, row) != time_span_number(at, row)
         unknown = self.gpus is not None and not self.writer.devices
         wait_s = min(MOST_WAIT_S, self.interval.total_seconds() / 2)
-        self._sample(at, counters=last or unknown, limit_s=wait_s)
+        self._read_host_and_gpu_sample(at, counters=last or unknown, limit_s=wait_s)
         if last or (unknown and self.writer.devices):
-            self._close_row(at)
-            self._grow_old(at)
+            self._write_row(at)
+            self._coarsen_old_segment(at)
 
-    def finish(self, at: datetime) -> None:
+    def finish_sampling(self, at: datetime) -> None:
         """Take the last sample, write the last row, and let go of the GPUs."""
         try:
-            self._sample(at, counters=True, limit_s=LAST_WAIT_S)
-            self._close_row(at, last=True)
+            self._read_host_and_gpu_sample(at, counters=True, limit_s=LAST_WAIT_S)
+            self._write_row(at, last=True)
         finally:
             if self.gpus is not None:
                 self.gpus.close()
 
-    def _sample(self, at: datetime, *, counters: bool, limit_s: float) -> None:
+    def _read_host_and_gpu_sample(self, at: datetime, *, counters: bool, limit_s: float) -> None:
         started = time.perf_counter()
         reading = None
         if self.gpus is not None:
-            reading = self.gpus.read(counters=counters, limit_s=limit_s)
+            reading = self.gpus.read_sample(counters=counters, limit_s=limit_s)
             self._samples += () if reading is None else reading.samples
         if self.host is not None:
-            sample = self.host.read()
+            sample = self.host.read_sample()
             gauges = {**sample.gauges, HostGauge.sampler_s: time.perf_counter() - started}
             self._hosts.append(replace(sample, gauges=gauges))
         if self.gpus is not None:
-            self._hear(reading, at)
+            self._write_gpu_events_and_devices(reading, at)
 
-    def _close_row(self, at: datetime, *, last: bool = False) -> None:
+    def _write_row(self, at: datetime, *, last: bool = False) -> None:
         row = TelemetryRow(
-            start=self._start_of_row(at),
+            start=self._find_row_start(at),
             end=at,
-            host=host_row(self._hosts) if self._hosts else None,
-            gpus=gpu_rows(self._samples),
-            ranks=merge_steps(self._reported()),
+            host=build_host_row(self._hosts) if self._hosts else None,
+            gpus=build_gpu_rows(self._samples),
+            ranks=sum_step_reports_by_rank(self._pop_reported_rank_steps()),
         )
         repeated = [event for event in self._repeated.values() if event.count]
         self._hosts, self._samples, self._repeated = [], [], {}
         for event in repeated:
-            self.writer.append(event, at)
-        self._total.add(row)
-        self.writer.append(row, at)
+            self.writer.append_record(event, at)
+        self._total.add_row(row)
+        self.writer.append_record(row, at)
         self.writer.total = self._total.total
         self._rows += 1
         due = self._rows % ROWS_A_TOTAL == 0 or self._rows & (self._rows - 1) == 0
         if (last or due) and self._total.total is not None:
             self.writer.append_total(self._total.total, at)
 
-    def _start_of_row(self, at: datetime) -> datetime:
-        """Return when the row began that ends now, by the clock as it is now: it may have been set.
+    def _find_row_start(self, at: datetime) -> datetime:
+        """Return the start of the row that ends now, by the present clock, which may have been set.
 
         The next one begins.
         """
@@ -327,37 +332,42 @@ class NodeSamples:
         passed = timedelta(seconds=max(passed_s - self.paused_s(passed_s), 0.0))
         return start if start == at or abs(at - start - passed) <= CLOCK_SET else at - passed
 
-    def _reported(self) -> Iterator[RankSteps]:
-        """Yield what ranks have reported, and forget it."""
+    def _pop_reported_rank_steps(self) -> Iterator[RankSteps]:
         while self.steps:
             yield replace(self.steps.popleft(), node="")
 
-    def _grow_old(self, at: datetime) -> None:
-        """Make one old segment coarser, if any is due: looked for once in the time of a segment."""
-        if self._looked is None or bucket(self._looked, SEGMENT) != bucket(at, SEGMENT):
+    def _coarsen_old_segment(self, at: datetime) -> None:
+        """Make one old segment coarser, if one is due; this is checked once per segment."""
+        if self._looked is None or time_span_number(self._looked, SEGMENT) != time_span_number(at, SEGMENT):
             self._looked = at
-            self.writer.look_for_old(at)
-        self.writer.coarsen_next()
+            self.writer.find_segments_due_to_coarsen(at)
+        self.writer.coarsen_next_segment()
 
-    def _hear(self, reading: GpuReading | None, at: datetime) -> None:
+    def _write_gpu_events_and_devices(self, reading: GpuReading | None, at: datetime) -> None:
         if reading is None:
             self._answered = self._answered or at
             if not self._stalled and at - self._answered >= STALLED:
                 self._stalled = True
-                self._tell(TelemetryEvent(at=at, kind=TelemetryEventKind.gpus_stalled), at)
+                self._write_event_or_count_repeat(
+                    TelemetryEvent(at=at, kind=TelemetryEventKind.gpus_stalled), at
+                )
             return
         if self._stalled:
             self._stalled = False
-            self._tell(TelemetryEvent(at=at, kind=TelemetryEventKind.gpus_answered), at)
+            self._write_event_or_count_repeat(
+                TelemetryEvent(at=at, kind=TelemetryEventKind.gpus_answered), at
+            )
         self._answered = at
         if reading.devices and set(reading.devices) != set(self.writer.devices):
-            self.writer.name_devices(reading.devices, at)
+            self.writer.write_devices(reading.devices, at)
         for note in reading.notes:
-            self._tell(TelemetryEvent(at=at, kind=TelemetryEventKind.note, message=note), at)
+            self._write_event_or_count_repeat(
+                TelemetryEvent(at=at, kind=TelemetryEventKind.note, message=note), at
+            )
         for event in reading.events:
-            self._tell(event, at)
+            self._write_event_or_count_repeat(event, at)
 
-    def _tell(self, event: TelemetryEvent, at: datetime) -> None:
+    def _write_event_or_count_repeat(self, event: TelemetryEvent, at: datetime) -> None:
         """Write an event; of equal ones in a row only the first at once, the others as a count."""
         key = (event.kind, event.uuid, event.code, event.message)
         if key in self._repeated:
@@ -367,4 +377,4 @@ class NodeSamples:
         self._repeated[key] = replace(event, count=0)
         if self.on_event is not None:
             self.on_event(event)
-        self.writer.append(event, at)
+        self.writer.append_record(event, at)

@@ -23,26 +23,33 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetrySegment,
     TelemetryTotal,
 )
-from hpckit.observe.aggregate import bucket, coarser_events, coarser_rows, complete_total
+from hpckit.observe.aggregate import (
+    add_later_rows_to_total,
+    coarsen_rows,
+    merge_repeated_events,
+    time_span_number,
+)
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import append_lines, json_line, make_folder, write_text
+from hpckit.record.store import (
+    append_json_lines,
+    encode_json_line,
+    make_private_folder,
+    write_text_atomically,
+)
 from hpckit.record.telemetry import (
-    closed_segments,
-    later_segments,
-    latest_telemetry,
-    read_segment,
-    segment_end,
-    segment_header,
+    list_closed_segments,
+    list_later_segments,
+    read_latest_telemetry,
+    read_latest_telemetry_of_segment,
+    read_segment_header,
+    read_telemetry_segment,
 )
 from hpckit.values import dataclass, field, replace
 
 SEGMENT = timedelta(hours=6)
 """What one file holds at most."""
 
-STEPS: tuple[tuple[timedelta, float], ...] = (
-    (timedelta(hours=12), 300.0),
-    (timedelta(days=7), 1800.0),
-)
+STEPS: tuple[tuple[timedelta, float], ...] = ((timedelta(hours=12), 300.0), (timedelta(days=7), 1800.0))
 """From which age on rows are how long, in seconds; the age is that of the segment's end."""
 
 COARSEST_S = 7200.0
@@ -61,28 +68,26 @@ class ClosedSegment:
     size: int
 
 
-def due_segments(
+def find_segments_to_coarsen(
     segments: Iterable[ClosedSegment], *, now: datetime, most_bytes: float
 ) -> dict[ClosedSegment, float]:
     """Return the segments to replace, each with the seconds of its new rows."""
-    ordered = sorted(segments, key=lambda one: one.start)
+    ordered = sorted(segments, key=lambda segment: segment.start)
     lengths = {
         segment: max(
-            segment.row_s,
-            *(row_s for age, row_s in STEPS if now - segment.start - SEGMENT >= age),
-            0.0,
+            segment.row_s, *(row_s for age, row_s in STEPS if now - segment.start - SEGMENT >= age), 0.0
         )
         for segment in ordered
     }
     for length in _LENGTHS:
         for one in ordered:
-            if expected_bytes(lengths) <= most_bytes:
+            if estimate_coarsened_bytes(lengths) <= most_bytes:
                 break
             lengths[one] = max(lengths[one], length)
     return {one: row_s for one, row_s in lengths.items() if row_s > one.row_s}
 
 
-def expected_bytes(lengths: Mapping[ClosedSegment, float]) -> float:
+def estimate_coarsened_bytes(lengths: Mapping[ClosedSegment, float]) -> float:
     """Return about how large segments become with rows of these lengths."""
     return sum(one.size * one.row_s / row_s for one, row_s in lengths.items())
 
@@ -110,75 +115,79 @@ class SegmentWriter:
     _named_late: bool = field(default=False, init=False)
     _due: list[tuple[Path, float]] = field(default_factory=list, init=False)
 
-    def append(self, record: TelemetryRecord, at: datetime) -> None:
+    def append_record(self, record: TelemetryRecord, at: datetime) -> None:
         """Append a record; begin a new segment when one is due."""
-        self._begin_if_due(at)
-        append_lines(self.attempt.telemetry(self.node), encode_telemetry(record))
+        self._begin_segment_if_due(at)
+        append_json_lines(self.attempt.newest_telemetry_file(self.node), encode_telemetry(record))
 
     def append_total(self, total: TelemetryTotal, at: datetime) -> None:
         """Append a total.
 
-        Devices that the segment does not begin with stand again before each total, where readers
-        look.
+        Devices that the segment does not begin with stand again before each total, where readers look.
         """
         self.total = total
-        if not self._begin_if_due(at) and self._named_late:
+        if not self._begin_segment_if_due(at) and self._named_late:
             for device in self.devices:
-                self.append(device, at)
-        self.append(total, at)
+                self.append_record(device, at)
+        self.append_record(total, at)
 
-    def last_total(self) -> TelemetryTotal | None:
+    def read_total_of_earlier_sampler(self) -> TelemetryTotal | None:
         """Return the total of what an earlier sampler of this node in this attempt has written."""
         with suppress(OSError):
-            return complete_total(latest_telemetry(self.attempt, self.node))
+            return add_later_rows_to_total(read_latest_telemetry(self.attempt, self.node))
         return None
 
-    def name_devices(self, devices: tuple[GpuDevice, ...], at: datetime) -> None:
+    def write_devices(self, devices: tuple[GpuDevice, ...], at: datetime) -> None:
         """Write the devices of the node; each later segment begins with them."""
         self.devices = devices
-        if not self._begin_if_due(at):
+        if not self._begin_segment_if_due(at):
             self._named_late = True
             for device in devices:
-                self.append(device, at)
+                self.append_record(device, at)
 
-    def _begin_if_due(self, at: datetime) -> bool:
+    def _begin_segment_if_due(self, at: datetime) -> bool:
         """Begin a new segment, with its header and the devices; return whether one was due."""
-        if self._start is not None and bucket(self._start, SEGMENT) == bucket(at, SEGMENT):
+        if self._start is not None and time_span_number(self._start, SEGMENT) == time_span_number(
+            at, SEGMENT
+        ):
             return False
         first = self._start is None
         for attempt in (*(self.earlier if first else ()), self.attempt):
             close_segment(attempt, self.node)
-        start, file = self._next_start(at.replace(microsecond=0)), self.attempt.telemetry(self.node)
+        start, file = (
+            self._choose_segment_start(at.replace(microsecond=0)),
+            self.attempt.newest_telemetry_file(self.node),
+        )
         header = TelemetrySegment(node=self.node, start=start, row_s=self.row_s)
-        append_lines(file, encode_telemetry(header))
+        append_json_lines(file, encode_telemetry(header))
         # Only now has it begun: without its header, all of it would be put aside later.
         self._start, self._named_late = at, True
         totals = () if self.total is None else (self.total,)
         for record in (*self.devices, *totals):
-            append_lines(file, encode_telemetry(record))
+            append_json_lines(file, encode_telemetry(record))
         self._named_late = False
         return True
 
-    def _next_start(self, at: datetime) -> datetime:
+    def _choose_segment_start(self, at: datetime) -> datetime:
         """Return when a segment begins: after the one before, though the clock was set back.
 
         Segments are named by it, and read in the order of their names.
         """
-        headers = map(segment_header, closed_segments(self.attempt, self.node)[-1:])
+        headers = map(read_segment_header, list_closed_segments(self.attempt, self.node)[-1:])
         starts = [header.start + timedelta(seconds=1) for header in headers if header is not None]
         return max([at, *starts])
 
-    def look_for_old(self, now: datetime) -> None:
-        """Find the closed segments that are due to become coarser, for `coarsen_next`."""
+    def find_segments_due_to_coarsen(self, now: datetime) -> None:
+        """Find the closed segments that are due to become coarser, for `coarsen_next_segment`."""
         found = [
             segment
             for attempt in (*self.earlier, self.attempt)
-            for segment in _described(closed_segments(attempt, self.node))
+            for segment in _describe_segments(list_closed_segments(attempt, self.node))
         ]
-        due = due_segments(found, now=now, most_bytes=self.max_mb * _MB)
+        due = find_segments_to_coarsen(found, now=now, most_bytes=self.max_mb * _MB)
         self._due = [(segment.file, row_s) for segment, row_s in due.items()]
 
-    def coarsen_next(self) -> bool:
+    def coarsen_next_segment(self) -> bool:
         """Replace one segment that is due; return whether there was one.
 
         One takes about a second, so a sampler does one at a time between its samples.
@@ -191,20 +200,20 @@ class SegmentWriter:
 
 def close_segment(attempt: AttemptPaths, node: str) -> None:
     """Rename the newest file of a node as a closed segment; do nothing without one."""
-    newest = attempt.telemetry(node)
-    header = segment_header(newest)
+    newest = attempt.newest_telemetry_file(node)
+    header = read_segment_header(newest)
     if header is None:
         with suppress(FileNotFoundError):
             newest.replace(newest.with_suffix(".damaged"))
         return
-    closed = attempt.telemetry_segment(node, header.start)
-    make_folder(closed.parent)
+    closed = attempt.older_telemetry_file(node, header.start)
+    make_private_folder(closed.parent)
     newest.replace(closed)
 
 
-def _described(files: Iterable[Path]) -> Iterator[ClosedSegment]:
+def _describe_segments(files: Iterable[Path]) -> Iterator[ClosedSegment]:
     for file in files:
-        header = segment_header(file)
+        header = read_segment_header(file)
         if header is not None:
             size = file.stat().st_size
             yield ClosedSegment(file=file, start=header.start, row_s=header.row_s, size=size)
@@ -216,14 +225,14 @@ def coarsen_segment(file: Path, row_s: float) -> None:
     Its last total stays, with the rows behind it, if no later segment has one: it may be all that
     is known of an attempt.
     """
-    last = all(segment_end(later).total is None for later in later_segments(file))
-    total = complete_total(segment_end(file)) if last else None
-    records = coarser_records(lambda: read_segment(file), row_s, total=total)
-    text = b"".join(json_line(encode_telemetry(record)) for record in records)
-    write_text(file, text.decode(), lasting=False)
+    last = all(read_latest_telemetry_of_segment(later).total is None for later in list_later_segments(file))
+    total = add_later_rows_to_total(read_latest_telemetry_of_segment(file)) if last else None
+    records = coarsen_records(lambda: read_telemetry_segment(file), row_s, total=total)
+    text = b"".join(encode_json_line(encode_telemetry(record)) for record in records)
+    write_text_atomically(file, text.decode(), lasting=False)
 
 
-def coarser_records(
+def coarsen_records(
     read: Callable[[], Iterator[TelemetryRecord]], row_s: float, *, total: TelemetryTotal | None
 ) -> Iterator[TelemetryRecord]:
     """Yield a segment's records with coarser rows: the header, devices, events, then rows.
@@ -237,9 +246,7 @@ def coarser_records(
         if isinstance(record, TelemetrySegment):
             yield replace(record, row_s=row_s)
     yield from dict.fromkeys(record for record in others if isinstance(record, GpuDevice))
-    yield from coarser_events(
-        (other for other in others if isinstance(other, TelemetryEvent)), span
-    )
-    yield from coarser_rows((row for row in read() if isinstance(row, TelemetryRow)), span)
+    yield from merge_repeated_events((other for other in others if isinstance(other, TelemetryEvent)), span)
+    yield from coarsen_rows((row for row in read() if isinstance(row, TelemetryRow)), span)
     if total is not None:
         yield total

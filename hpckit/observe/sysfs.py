@@ -11,7 +11,7 @@ from pathlib import Path
 from hpckit.model.telemetry.vocabulary import HostCounter, HostGauge, HostSample
 
 
-def read_small(path: Path) -> str | None:
+def read_small_file(path: Path) -> str | None:
     """Return the text of a file without its line end, or None if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
@@ -19,26 +19,26 @@ def read_small(path: Path) -> str | None:
         return None
 
 
-def read_count(path: Path) -> int | None:
+def read_integer_file(path: Path) -> int | None:
     """Return the number in a file, or None if there is none."""
-    text = read_small(path)
+    text = read_small_file(path)
     try:
         return None if text is None else int(text.split()[0])
     except (ValueError, IndexError):
         return None
 
 
-def read_fields(path: Path) -> dict[str, int]:
+def read_named_numbers(path: Path) -> dict[str, int]:
     """Return the lines `name number` of a file; none if it cannot be read."""
     found: dict[str, int] = {}
-    for line in (read_small(path) or "").splitlines():
+    for line in (read_small_file(path) or "").splitlines():
         name, _, number = line.partition(" ")
         if number.strip().isdigit():
             found[name] = int(number)
     return found
 
 
-def folders(path: Path) -> list[Path]:
+def list_folder(path: Path) -> list[Path]:
     """Return what is in a folder, by name; empty if it cannot be read."""
     try:
         return sorted(path.iterdir())
@@ -46,9 +46,9 @@ def folders(path: Path) -> list[Path]:
         return []
 
 
-def numa_node(device: Path) -> int | None:
+def read_numa_node(device: Path) -> int | None:
     """Return the node of memory next to a device; the kernel's -1 is unknown."""
-    node = read_count(device / "numa_node")
+    node = read_integer_file(device / "numa_node")
     return node if node is not None and node >= 0 else None
 
 
@@ -68,26 +68,26 @@ _SUMS: tuple[tuple[HostCounter, tuple[str, ...], int], ...] = (
 )
 
 
-def find_ports(root: Path = Path("/")) -> tuple[Path, ...]:
+def find_infiniband_ports(root: Path = Path("/")) -> tuple[Path, ...]:
     """Return the folder of every port of this node."""
-    devices = folders(root / "sys/class/infiniband")
-    return tuple(port for device in devices for port in folders(device / "ports"))
+    devices = list_folder(root / "sys/class/infiniband")
+    return tuple(port for device in devices for port in list_folder(device / "ports"))
 
 
-def is_active(port: Path) -> bool:
-    """Return whether a port of `find_ports` is up."""
-    return read_small(port / "state") == _ACTIVE
+def is_infiniband_port_active(port: Path) -> bool:
+    """Return whether a port of `find_infiniband_ports` is up."""
+    return read_small_file(port / "state") == _ACTIVE
 
 
-def read_ports(ports: Sequence[Path]) -> HostSample:
+def sum_infiniband_ports(ports: Sequence[Path]) -> HostSample:
     """Return the sums over these ports; nothing without ports."""
     if not ports:
         return HostSample()
     counters: dict[HostCounter, float] = {}
     for counter, names, unit in _SUMS:
-        counts = [read_count(port / "counters" / name) for port in ports for name in names]
+        counts = [read_integer_file(port / "counters" / name) for port in ports for name in names]
         known = [count for count in counts if count is not None]
         if known:
             counters[counter] = sum(known) * unit
-    active = sum(map(is_active, ports))
+    active = sum(map(is_infiniband_port_active, ports))
     return HostSample(gauges={HostGauge.infiniband_ports_active: active}, counters=counters)

@@ -58,7 +58,7 @@ print("hpckit-torch:" + json.dumps(facts()))
 """
 
 
-def read_torch(
+def probe_torch(
     environ: Mapping[str, str], *, python: str = sys.executable, patience_s: float = PATIENCE_S
 ) -> TorchFacts:
     """Return what this Python's torch is; takes as long as its import, at most `patience_s`."""
@@ -83,10 +83,10 @@ def read_torch(
         return from_plain(TorchFacts, json.loads(lines[-1].removeprefix(_MARK)))
     except (LookupError, ValueError, TypeError):
         said = [f": {line[:_SHOWN]}" for line in done.stderr.strip().splitlines()[-1:]]
-        return TorchFacts(problem=f"its import {_end(done.returncode)}{''.join(said)}")
+        return TorchFacts(problem=f"its import {_format_exit_code_or_signal(done.returncode)}{''.join(said)}")
 
 
-def _end(code: int) -> str:
+def _format_exit_code_or_signal(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
     try:

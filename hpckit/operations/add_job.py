@@ -13,10 +13,10 @@ from pathlib import Path
 from hpckit.context import Context
 from hpckit.errors import HeldError, UsageError
 from hpckit.model.events import JobAdded
-from hpckit.record.launch_events import record_event, renew_listing
+from hpckit.record.launch_events import record_launch_event, refresh_nfs_listing_of_events
 from hpckit.record.launches import Launch, load_launch
-from hpckit.record.lock import exclusive
-from hpckit.record.store import write_text
+from hpckit.record.lock import hold_lock
+from hpckit.record.store import write_text_atomically
 
 PATIENCE = timedelta(minutes=10)
 """How long a process without a user waits for others that add jobs: sbatch may take a minute for
@@ -26,24 +26,24 @@ _LOOK_S = 0.5
 
 
 @contextmanager
-def alone(
+def lock_launch_for_adding_jobs(
     launch: Launch, context: Context, *, patience: timedelta = timedelta()
 ) -> Iterator[Launch]:
-    """Hold the launch's lock for adding jobs, as `in_turn` does; give the launch, read again."""
-    with in_turn(launch.paths.resume_lock, f"is resuming {launch.id}", context, patience):
-        renew_listing(launch.paths)
+    """Hold the launch's lock for adding jobs, as `hold_lock_with_patience` does; yield the launch, reread."""
+    with hold_lock_with_patience(launch.paths.resume_lock, f"is resuming {launch.id}", context, patience):
+        refresh_nfs_listing_of_events(launch.paths)
         yield load_launch(launch.folder)
 
 
 @contextmanager
-def in_turn(lock: Path, what: str, context: Context, patience: timedelta) -> Iterator[None]:
+def hold_lock_with_patience(lock: Path, what: str, context: Context, patience: timedelta) -> Iterator[None]:
     """Hold a lock; wait up to `patience` for other processes, and raise HeldError after that."""
     deadline = context.now() + patience
     with ExitStack() as stack:
         while True:
             final = context.now() >= deadline
             try:
-                stack.enter_context(exclusive(lock, at=context.now(), what=what))
+                stack.enter_context(hold_lock(lock, at=context.now(), what=what))
                 break
             except HeldError:
                 if final:
@@ -54,15 +54,15 @@ def in_turn(lock: Path, what: str, context: Context, patience: timedelta) -> Ite
         yield
 
 
-def add_job(launch: Launch, added: JobAdded, script: str) -> None:
+def record_added_job(launch: Launch, added: JobAdded, script: str) -> None:
     """Write a job's script and the record that supervisors find it by; raises UsageError."""
-    with written(launch):
-        write_text(launch.paths.script(added.job.index), script)
-        record_event(launch.paths, added)
+    with refuse_unwritable_launch(launch):
+        write_text_atomically(launch.paths.script(added.job.index), script)
+        record_launch_event(launch.paths, added)
 
 
 @contextmanager
-def written(launch: Launch) -> Iterator[None]:
+def refuse_unwritable_launch(launch: Launch) -> Iterator[None]:
     """Raise UsageError for a launch folder that cannot be written."""
     try:
         yield

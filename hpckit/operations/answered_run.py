@@ -1,6 +1,6 @@
 """A launch of one run that answers by a file: started, waited for, read, and removed.
 
-It takes the path of every other launch, so that what hinders those hinders it, too, and is told.
+It takes the path of every other launch, so that it meets, and reports, the same obstacles.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from hpckit.model.plain import from_plain
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.operations import launch as launching
-from hpckit.operations.next_step import only_a_view, reference
+from hpckit.operations.next_step import launch_reference, say_runs_continue_on_ctrl_c
 from hpckit.operations.prepare import Prepared
-from hpckit.operations.remove_launches import plan_removals, remove_launch
+from hpckit.operations.remove_launches import plan_launch_removals, remove_launch
 from hpckit.patterns import lazy_pattern
 from hpckit.record.launches import Launch
-from hpckit.record.logs import other_logs, read_text
-from hpckit.record.store import open_plain
+from hpckit.record.logs import find_logs_without_rank_logs, read_whole_log
+from hpckit.record.store import open_regular_file
 from hpckit.values import dataclass
 from hpckit.views.poller import PollBackoff, Poller
 
@@ -38,9 +38,7 @@ PLAIN_RUN = (
 )
 """Nothing watches, repeats or announces the run, and nothing is kept of it."""
 
-_GROUPS = lazy_pattern(
-    r"[+~]{0,2}(parallel|recovery|preflight|observe|notify|tracker|checkpoint)[=.]"
-)
+_GROUPS = lazy_pattern(r"[+~]{0,2}(parallel|recovery|preflight|observe|notify|tracker|checkpoint)[=.]")
 _TASK = lazy_pattern(r"\+{0,2}(entry_point|command)=")
 _TIME = lazy_pattern(r"\+{0,2}resources\.timeout_min=")
 _RHYTHM = PollBackoff(
@@ -64,26 +62,20 @@ class RunAnswer(Generic[T]):
     view: RunView
 
 
-def plain_words(overrides: Sequence[str], *, timeout_min: int) -> list[str]:
+def drop_task_and_watch_overrides(overrides: Sequence[str], *, timeout_min: int) -> list[str]:
     """Return the overrides that may stay, and a time limit if they have none.
 
     What says how a run is watched, or what it does, goes.
     """
-    kept = [
-        override for override in overrides if not (_GROUPS.match(override) or _TASK.match(override))
-    ]
+    kept = [override for override in overrides if not (_GROUPS.match(override) or _TASK.match(override))]
     if not any(_TIME.match(word) for word in kept):
         kept.append(f"resources.timeout_min={timeout_min}")
     return kept
 
 
 @contextmanager
-def answered(
-    prepared: Prepared,
-    context: Context,
-    read: Callable[[Launch], T | None],
-    what: str,
-    doing: str,
+def launch_and_await_answer(
+    prepared: Prepared, context: Context, read: Callable[[Launch], T | None], what: str, doing: str
 ) -> Iterator[tuple[Launch, RunAnswer[T]]]:
     """Launch, wait, and yield the launch with its answer; it is removed after the block.
 
@@ -94,15 +86,15 @@ def answered(
     started = launching.start_launch(prepared, context)
     launch = started.launch
     context.note(f"{doing} by {launch.id}, {started.where}; Ctrl-C stops waiting")
-    with only_a_view(launch, context):
-        answer = await_answer(launch, context, read, what)
+    with say_runs_continue_on_ctrl_c(launch, context):
+        answer = await_answer_of_run(launch, context, read, what)
         yield launch, answer
-        left = _remove_answered(launch, answer.view, context)
+        left = _remove_answered_launch(launch, answer.view, context)
     if left:
         context.note(f"warning: {launch.id} was not removed: {left}")
 
 
-def await_answer(
+def await_answer_of_run(
     launch: Launch, context: Context, read: Callable[[Launch], T | None], what: str
 ) -> RunAnswer[T]:
     """Wait until the run has ended; return its answer. Raises RunError if it ended without one."""
@@ -112,25 +104,25 @@ def await_answer(
     while True:
         if seen is None and (value := read(launch)) is not None:
             seen = value, context.now()
-        if poller.over:
+        if poller.are_all_runs_over:
             (view,) = poller.views
             if seen is not None:
                 return RunAnswer(value=seen[0], seen_at=seen[1], view=view)
             late -= 1
             if view.state is not RunState.completed or late <= 0:
-                raise _without_answer(launch, view, context, what)
+                raise _missing_answer_error(launch, view, context, what)
         else:
-            poller.look()
+            poller.poll_once()
         context.sleep(_POLL_S)
 
 
-def read_answer(file: Path, kind: type[T], what: str, most_bytes: int) -> T | None:
+def read_answer_of_run(file: Path, kind: type[T], what: str, most_bytes: int) -> T | None:
     """Return what a run wrote; None before it did.
 
     Raises RunError if the file is not the caller's own, too long, or nothing of this kind.
     """
     try:
-        with open_plain(file) as opened:
+        with open_regular_file(file) as opened:
             own = os.fstat(opened.fileno()).st_uid == os.getuid()
             data = opened.read(most_bytes + 1)
     except FileNotFoundError:
@@ -140,26 +132,26 @@ def read_answer(file: Path, kind: type[T], what: str, most_bytes: int) -> T | No
     if not own:
         raise RunError(f"{file} belongs to another user", hint="it is not read; try again")
     if len(data) > most_bytes:
-        raise RunError(f"{file} is longer than {most_bytes} bytes, and no file of {what} is")
+        raise RunError(f"{file} is longer than {most_bytes} bytes, the most that {what} may take")
     try:
         return from_plain(kind, json.loads(data))
     except (ValueError, TypeError, RecursionError) as error:
         raise RunError(
-            f"{file} holds no {what} of this version of hpckit: {error}",
+            f"{file} cannot be read as {what} of this version of hpckit: {error}",
             hint="is the hpckit of the node (cluster.python) the same version as the one here?",
         ) from error
 
 
-def _without_answer(launch: Launch, view: RunView, context: Context, what: str) -> RunError:
+def _missing_answer_error(launch: Launch, view: RunView, context: Context, what: str) -> RunError:
     """Return the error about a run that ended without an answer, with the end of the log.
 
     Without any log the node could not even write one: it does not see the launch folder.
     """
     job = view.record.job
     where = f"job {job}" if job else launch.id
-    named = reference(launch, context)
-    logs = other_logs(launch, 0, job=job)
-    said = [line for log in logs for line in read_text(log.path).splitlines() if line.strip()]
+    named = launch_reference(launch, context)
+    logs = find_logs_without_rank_logs(launch, 0, job=job)
+    said = [line for log in logs for line in read_whole_log(log.path).splitlines() if line.strip()]
     if view.state is RunState.cancelled:
         hint = f"`hpckit rm {named}` removes it"
         return RunError(f"{where} was cancelled before it wrote {what}", hint=hint)
@@ -177,14 +169,14 @@ def _without_answer(launch: Launch, view: RunView, context: Context, what: str) 
     )
 
 
-def _remove_answered(launch: Launch, view: RunView, context: Context) -> str:
+def _remove_answered_launch(launch: Launch, view: RunView, context: Context) -> str:
     """Remove the launch if its run is completed; return why not, empty if it is removed."""
     if view.state is not RunState.completed:
         return f"its run is {view.state}"
     why = ""
     for _ in range(_REMOVAL_LOOKS):
         try:
-            (planned,) = plan_removals([launch], context)
+            (planned,) = plan_launch_removals([launch], context)
             if planned.refused is None:
                 remove_launch(planned, context)
                 return ""

@@ -13,23 +13,23 @@ from functools import cache
 from pathlib import Path
 
 from hpckit.context import Context
-from hpckit.model.cluster.gpus_asked import gpus_asked
-from hpckit.model.command import command_words, script_of
-from hpckit.model.finding import CheckReport, Finding, warning
+from hpckit.model.cluster.gpus_asked import requested_gpus_per_node
+from hpckit.model.command import find_started_script, split_command
+from hpckit.model.finding import CheckReport, Finding, build_warning_finding
 from hpckit.model.launch import ClusterKind, LaunchConfig
-from hpckit.model.plain import leaves
+from hpckit.model.plain import iterate_leaf_values
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.operations.model_check import ModelChecks
 from hpckit.operations.prepare import Prepared
-from hpckit.operations.slurm_check import Asked, as_submitted
-from hpckit.planning.checks.cost import estimate_cost, over_budget
-from hpckit.planning.checks.gpu_memory import gpu_memory_findings
-from hpckit.planning.checks.limits import preemption_findings, preemption_lines
-from hpckit.planning.checks.slips import plan_slips
-from hpckit.planning.layout import layout_of, planned_layouts
-from hpckit.record.snapshot.environment import unreadable_setup
+from hpckit.operations.slurm_check import Asked, apply_sbatch_variables
+from hpckit.planning.checks.cost import estimate_launch_cost, find_budget_problem
+from hpckit.planning.checks.gpu_memory import find_gpu_memory_problems
+from hpckit.planning.checks.limits import describe_preemption, warn_about_short_preemption_grace
+from hpckit.planning.checks.slips import find_plan_mistakes
+from hpckit.planning.layout import describe_layouts, plan_run_layout
+from hpckit.record.snapshot.environment import find_setup_line_syntax_error
 from hpckit.record.snapshot.preflight import Machine
-from hpckit.record.store import open_plain
+from hpckit.record.store import open_regular_file
 from hpckit.values import field_names, replace
 
 _HPCKITS = frozenset(field_names(LaunchConfig)) - {"params", "seed"}
@@ -57,33 +57,27 @@ def check_launch(
 
     Models are looked at as `models` says, if nothing else is wrong.
     """
-    plan = as_submitted(prepared.plan, context.environ)
+    plan = apply_sbatch_variables(prepared.plan, context.environ)
     machine = Machine(plan=plan, snapshot=prepared.snapshot, environ=context.environ)
-    findings = list(machine.findings())
+    findings = list(machine.find_launch_problems())
     asked = Asked(plan=plan, scripts=prepared.scripts, context=context)
     if plan.cluster.kind is ClusterKind.slurm:
-        findings += unreadable_setup(plan.cluster.setup)
-        asked.ask()
-    expected = estimate_cost(plan, asked.site)
-    findings += [*plan_slips(plan), *asked.findings, *over_budget(plan, expected)]
-    findings += preemption_findings(plan, asked.site)
-    findings += _warn_of_plain_commands(plan, machine.working_dir)
+        findings += find_setup_line_syntax_error(plan.cluster.setup)
+        asked.ask_slurm()
+    expected = estimate_launch_cost(plan, asked.site)
+    findings += [*find_plan_mistakes(plan), *asked.findings, *find_budget_problem(plan, expected)]
+    findings += warn_about_short_preemption_grace(plan, asked.site)
+    findings += _warn_of_ignored_settings(plan, machine.working_dir)
     checks = ModelChecks(plan=plan, snapshot=prepared.snapshot, context=context)
     if models is ModelDepth.sure:
         checks = replace(checks, most=1, patience=_SECONDS, fallback=False)
-    asks = any(gpus_asked(job.resources) for job in plan.jobs)
+    asks = any(requested_gpus_per_node(job.resources) for job in plan.jobs)
     costly = models is ModelDepth.everything or (asks and plan.cluster.kind is ClusterKind.slurm)
-    if (
-        models is not ModelDepth.nothing
-        and costly
-        and not any(finding.is_error for finding in findings)
-    ):
-        with context.progress("checking models", quiet=prepared.quiet):
+    if models is not ModelDepth.nothing and costly and not any(finding.is_error for finding in findings):
+        with context.show_progress("checking models", quiet=prepared.quiet):
             found = [*checks.findings()]
-        found += gpu_memory_findings(plan, checks.models, asked.site)
-        findings += [
-            finding for finding in found if models is ModelDepth.everything or finding.is_error
-        ]
+        found += find_gpu_memory_problems(plan, checks.models, asked.site)
+        findings += [finding for finding in found if models is ModelDepth.everything or finding.is_error]
     if models is not ModelDepth.everything:
         checks.unchecked.clear()
     return CheckReport(
@@ -92,75 +86,75 @@ def check_launch(
         estimate=expected,
         unchecked=(*machine.unchecked, *asked.unchecked, *checks.unchecked),
         notices=tuple(destination.transport.value for destination in prepared.destinations),
-        layouts=planned_layouts(run.settings for run in plan.runs),
+        layouts=describe_layouts(run.settings for run in plan.runs),
         models=tuple(checks.models),
-        preemption=preemption_lines(plan, asked.site),
+        preemption=describe_preemption(plan, asked.site),
     )
 
 
-def _warn_of_plain_commands(plan: LaunchPlan, working_dir: Path) -> Iterator[Finding]:
+def _warn_of_ignored_settings(plan: LaunchPlan, working_dir: Path) -> Iterator[Finding]:
     """Yield a warning for a layout, or values of a sweep, that a Python file of a command ignores.
 
     It does not mention hpckit, by which it could read them; values reach it if its words, variables
     or resources differ. `working_dir` is where the runs start. Other programs, and files that are
     not there, are left alone, as nothing is known of them.
     """
-    ignores = cache(lambda script: _reads_nothing(working_dir / script))
+    ignores = cache(lambda script: _ignores_hpckit(working_dir / script))
     alike: dict[str, RunSpec] = {}
     warned: set[str] = set()
-    for run in plan.checked_runs:
+    for run in plan.runs_to_check:
         settings = run.settings
-        words = () if settings.command is None else command_words(settings.command)
-        script = (script_of(words) if words else None) or ""
+        words = () if settings.command is None else split_command(settings.command)
+        script = (find_started_script(words) if words else None) or ""
         if not script.endswith(".py") or not ignores(script):
             continue
-        layout = layout_of(settings)
+        layout = plan_run_layout(settings)
         if not layout.is_data_parallel and script not in warned:
             warned.add(script)
-            yield warning(
+            yield build_warning_finding(
                 "parallel",
                 script,
                 f"the layout is {layout}, and {script} does not mention hpckit: each rank would "
                 "train the whole model",
                 "in the script: run = hpckit.attach(), and run.parallelize(…); or leave parallel "
-                "out, for a script that lays its model out itself",
+                "out, if the script cuts its model itself",
             )
         if "+" not in warned:
             warned.add("+")
-            yield from _added_for_nothing(plan, run, words, script)
+            yield from _warn_of_unused_key(plan, run, words, script)
         first = alike.setdefault(repr((words, settings.env, settings.resources)), run)
         pairs = zip(first.overrides, run.overrides, strict=False)
         keys = [old.partition("=")[0].lstrip("+") for old, new in pairs if old != new]
         keys = [key for key in keys if key.partition(".")[0] not in _HPCKITS]
         if keys and "" not in warned:
             warned.add("")  # once is enough
-            yield warning(
+            yield build_warning_finding(
                 "command",
                 script,
                 f"runs {first.index} and {run.index} differ in {', '.join(keys)}, and start the "
                 f"same command; {script} does not mention hpckit: unless a module of it reads the "
                 "configuration, these runs are the same",
-                f"hand {keys[0]} on, for example --{keys[0].rpartition('.')[2]} '${{{keys[0]}}}'",
+                f"pass {keys[0]} on, for example --{keys[0].rpartition('.')[2]} '${{{keys[0]}}}'",
             )
 
 
-def _added_for_nothing(
+def _warn_of_unused_key(
     plan: LaunchPlan, run: RunSpec, words: Sequence[str], script: str
 ) -> Iterator[Finding]:
     """Yield a warning for the first key that the user adds and that nothing of the command has.
 
     Keys that differ between the runs are left to the comparison of runs.
     """
-    given, values = "\n".join((*words, *run.settings.env.values())), dict(leaves(run.config))
+    given, values = ("\n".join((*words, *run.settings.env.values())), dict(iterate_leaf_values(run.config)))
     for word in run.overrides:
         key, _, text = word.lstrip("+").partition("=")
         known = key.partition(".")[0] in _HPCKITS or key in plan.swept or key not in values
         if known or not word.startswith("+") or text in given or str(values[key]) in given:
             continue
-        yield warning(
+        yield build_warning_finding(
             "command",
             script,
-            f"{word} changes nothing: no word and no variable of the command has its value, and "
+            f"{word} changes nothing: its value is in no word or variable of the command, and "
             f"{script} does not mention hpckit",
             f"put it behind `--`, as {script} takes it ({key}={text}, --{key} {text}); or hand it "
             f"on there: '${{{key}}}'",
@@ -168,10 +162,10 @@ def _added_for_nothing(
         return
 
 
-def _reads_nothing(script: Path) -> bool:
+def _ignores_hpckit(script: Path) -> bool:
     """Return whether a file is there and does not mention hpckit, nor its variables."""
     try:
-        with open_plain(script) as file:
+        with open_regular_file(script) as file:
             return b"hpckit" not in file.read(_MOST_READ).lower()
     except OSError:
         return False

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from hpckit.errors import HpckitError, NotFoundError, UsageError, import_optional
 from hpckit.model.states import RunState
-from hpckit.operations.frozen_script import require_python
-from hpckit.operations.output_file import OutputKind, check_output_file, replaced_file
-from hpckit.record.launches import Launch, checkpoint_base, checkpoint_folder, load_settings
+from hpckit.operations.frozen_script import refuse_missing_python
+from hpckit.operations.output_file import OutputKind, check_output_file, open_replacement_file
+from hpckit.record.launches import Launch, checkpoint_folder, configured_checkpoint_dir, load_run_settings
 from hpckit.record.lookup import Selection
 from hpckit.report.checkpoints import CheckpointRow, CheckpointState
 from hpckit.report.rows import RunRow
@@ -46,20 +46,20 @@ def find_checkpoints(selection: Selection) -> Iterator[RunCheckpoints]:
     """
     launch = selection.launch
     for index in selection.indices or range(len(launch.runs)):
-        run, (settings, _) = launch.runs[index].id, load_settings(launch, index)
+        run, (settings, _) = launch.runs[index].id, load_run_settings(launch, index)
         folder = checkpoint_folder(launch, index, settings)
         if not folder.is_absolute():
             raise UsageError(
-                f"checkpoint.dir={settings.checkpoint.dir} of run {run} is relative to wherever "
-                "its own process was",
+                f"checkpoint.dir={settings.checkpoint.dir} of run {run} is relative to the "
+                "working folder of its process, which is not known here",
                 hint="set checkpoint.dir to an absolute path in the next launch",
             )
-        found = CheckpointFolder(folder, checkpoint_base(settings.checkpoint))
-        entries, history = tuple(found.entries()), read_journal(found.journal)
+        found = CheckpointFolder(folder, configured_checkpoint_dir(settings.checkpoint))
+        entries, history = tuple(found.list_entries()), read_journal(found.journal_path)
         yield RunCheckpoints(run=run, folder=folder, entries=entries, history=history)
 
 
-def checkpoint_row(found: RunCheckpoints, entry: CheckpointEntry) -> CheckpointRow:
+def build_checkpoint_row(found: RunCheckpoints, entry: CheckpointEntry) -> CheckpointRow:
     """Return what there is to show of a run's checkpoint."""
     record = entry.manifest
     return CheckpointRow(
@@ -68,42 +68,40 @@ def checkpoint_row(found: RunCheckpoints, entry: CheckpointEntry) -> CheckpointR
         folder=str(entry.folder),
         step=entry.step,
         attempt=entry.epoch,
-        state=_state(found.history, entry),
+        state=_judge_checkpoint_state(found.history, entry),
         problem=entry.damage,
         samples=None if record is None else record.samples,
-        size=None if record is None else record.size,
+        size=None if record is None else record.total_bytes,
         layout=None if record is None else record.layout,
         objects=() if record is None else record.objects,
         saved_at=None if record is None else record.created_at,
     )
 
 
-def _state(history: CheckpointHistory, entry: CheckpointEntry) -> CheckpointState:
-    if entry.torn:
+def _judge_checkpoint_state(history: CheckpointHistory, entry: CheckpointEntry) -> CheckpointState:
+    if entry.is_uncommitted:
         return CheckpointState.unfinished
     if entry.damage:
         return CheckpointState.damaged
     if entry.name in history.proved:
         return CheckpointState.proved
-    return CheckpointState.saved if history.healthy(entry.name) else CheckpointState.refused
+    return CheckpointState.saved if history.is_healthy(entry.name) else CheckpointState.refused
 
 
-def verified(found: RunCheckpoints) -> RunCheckpoints:
+def verify_checkpoints(found: RunCheckpoints) -> RunCheckpoints:
     """Return the same checkpoints; those whose content is not as it was written are damaged.
 
     One that goes away meanwhile, because the run saves newer ones, is left out.
     """
-    checked = (_verified(entry) for entry in found.entries)
-    return replace(
-        found, entries=tuple(checkpoint for checkpoint in checked if checkpoint is not None)
-    )
+    checked = (_verify_checkpoint(entry) for entry in found.entries)
+    return replace(found, entries=tuple(checkpoint for checkpoint in checked if checkpoint is not None))
 
 
-def _verified(entry: CheckpointEntry) -> CheckpointEntry | None:
+def _verify_checkpoint(entry: CheckpointEntry) -> CheckpointEntry | None:
     if entry.manifest is None:
         return entry
     try:
-        manifest.check_content(entry.folder, entry.manifest, entry.manifest.files)
+        manifest.check_file_contents(entry.folder, entry.manifest, entry.manifest.files)
     except (CheckpointError, OSError) as error:
         if not (entry.folder / manifest.NAME).exists():
             return None
@@ -111,12 +109,10 @@ def _verified(entry: CheckpointEntry) -> CheckpointEntry | None:
     return entry
 
 
-def export_model(
-    found: RunCheckpoints, step: int | None, target: Path
-) -> tuple[int, int, tuple[str, ...]]:
+def export_model(found: RunCheckpoints, step: int | None, target: Path) -> tuple[int, int, tuple[str, ...]]:
     """Write the models of the newest checkpoint, or of that of a step, into `target`.
 
-    Returns the step, how many tensors there are, and the names of what is no tensor.
+    Returns the step, how many tensors there are, and the names of entries that are not tensors.
     All files are verified first. A damaged one is not passed over: an older model would be taken
     for the newest. Raises NotFoundError, UsageError, CheckpointError.
     """
@@ -126,45 +122,45 @@ def export_model(
         "an export of a model",
         "pip install '.[train]' in hpckit's checkout; ls and verify need nothing",
     )
-    entry, record = _chosen(found, step)
+    entry, record = _choose_checkpoint_to_export(found, step)
     try:
-        manifest.check_content(entry.folder, record, record.files)
-        weights = weights_module.find_weights(entry.folder, record)
+        manifest.check_file_contents(entry.folder, record, record.files)
+        weights = weights_module.find_model_weights(entry.folder, record)
     except OSError as error:
         raise CheckpointError(f"{entry.name} cannot be read: {error}") from error
     write = (
         weights_module.write_safetensors
         if target.suffix.lower() == SAFETENSORS
-        else weights_module.write_torch
+        else weights_module.write_torch_file
     )
-    with replaced_file(target, _MODEL) as file:
+    with open_replacement_file(target, _MODEL) as file:
         write(weights, file)
     return entry.step, len(weights.keys), weights.left_out
 
 
-def _chosen(found: RunCheckpoints, step: int | None) -> tuple[CheckpointEntry, Manifest]:
+def _choose_checkpoint_to_export(found: RunCheckpoints, step: int | None) -> tuple[CheckpointEntry, Manifest]:
     whole = [(entry, entry.manifest) for entry in found.entries if entry.manifest is not None]
     steps = ", ".join(str(one.step) for one, _ in whole)
-    newest = next((checkpoint for checkpoint in found.entries if not checkpoint.torn), None)
+    newest = next((checkpoint for checkpoint in found.entries if not checkpoint.is_uncommitted), None)
     if step is None and newest is not None and newest.damage:
         raise CheckpointError(
             f"{newest.name}, the newest checkpoint, is damaged: {newest.damage}",
-            hint=f"--step takes another one: {steps}" if steps else "there is no other one",
+            hint=f"--step chooses another one: {steps}" if steps else "there is no other checkpoint",
         )
     for entry, record in whole:
         if step in {None, entry.step}:
             return entry, record
     which = "" if step is None else f" of step {step}"
     raise NotFoundError(
-        f"run {found.run} has no whole checkpoint{which}",
-        hint=f"there are those of step {steps}" if steps else "`hpckit checkpoint ls` lists them",
+        f"run {found.run} has no complete checkpoint{which}",
+        hint=f"it has those of step {steps}" if steps else "`hpckit checkpoint ls` shows what there is",
     )
 
 
 _ENDED = frozenset({RunState.failed, RunState.interrupted, RunState.cancelled})
 
 
-def resume_words(launch: Launch, index: int, *, stepped: bool = False) -> str:
+def describe_resume_step(launch: Launch, index: int, *, stepped: bool = False) -> str:
     """Return from which step a resume continues a run; empty if that cannot be read.
 
     `stepped` is whether it has reported steps, as an attached script does.
@@ -174,18 +170,18 @@ def resume_words(launch: Launch, index: int, *, stepped: bool = False) -> str:
         good = (
             entry
             for entry in found.entries
-            if entry.manifest is not None and found.history.healthy(entry.name)
+            if entry.manifest is not None and found.history.is_healthy(entry.name)
         )
         newest = next(good, None)
         if newest is not None:
             return f"from step {newest.step}"
-        if stepped or load_settings(launch, index)[0].entry_point is not None:
+        if stepped or load_run_settings(launch, index)[0].entry_point is not None:
             return "from step 0: it has no checkpoint"
         return "from its beginning, unless the command loads what it saved"
     return ""
 
 
-def with_resume_steps(launch: Launch, rows: Sequence[RunRow], *, steps: bool) -> Sequence[RunRow]:
+def add_resume_step_or_refusal(launch: Launch, rows: Sequence[RunRow], *, steps: bool) -> Sequence[RunRow]:
     """Return the rows with why a resume refuses them or, with `steps`, the step it begins at.
 
     Of another user's launch nothing is looked up: it names folders of its owner's choice.
@@ -193,11 +189,11 @@ def with_resume_steps(launch: Launch, rows: Sequence[RunRow], *, steps: bool) ->
     if launch.stranger is not None:
         return rows
     try:
-        require_python(launch)
+        refuse_missing_python(launch)
     except UsageError as error:
         return [replace(row, refusal=f"{error.message}\n  {error.hint}") for row in rows]
     return [
-        replace(row, resume=resume_words(launch, row.index, stepped=row.step is not None))
+        replace(row, resume=describe_resume_step(launch, row.index, stepped=row.step is not None))
         if steps and row.state in _ENDED and row.attempt
         else row
         for row in rows

@@ -12,25 +12,36 @@ from itertools import islice
 from pathlib import Path
 
 from hpckit.context import Context
-from hpckit.model.counted import counted
+from hpckit.model.counted import format_count
 from hpckit.model.launch import ClusterKind
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
-from hpckit.planning.clean import spared
-from hpckit.record.attempts import attempt_numbers
-from hpckit.record.launches import Launch, checkpoint_base, checkpoint_folder, load_settings
+from hpckit.planning.clean import explain_why_clean_keeps_run
+from hpckit.record.attempts import list_attempt_numbers
+from hpckit.record.launches import Launch, checkpoint_folder, configured_checkpoint_dir, load_run_settings
 from hpckit.record.lookup import Selection
-from hpckit.record.remove import is_plain, leftovers, size_of, why_copy
-from hpckit.record.snapshot.changes import foreign_files
+from hpckit.record.remove import (
+    count_freed_bytes,
+    explain_possible_copy,
+    is_reached_without_links,
+    list_removal_leftovers,
+)
+from hpckit.record.snapshot.changes import list_modified_snapshot_files
 from hpckit.report.selection import Filter
 from hpckit.runtime.checkpoint import journal
 from hpckit.runtime.checkpoint.errors import ForeignFolderError
 from hpckit.runtime.checkpoint.folder import CheckpointEntry, CheckpointFolder
-from hpckit.runtime.checkpoint.journal import CheckpointHistory, RetentionExtent, clearable
+from hpckit.runtime.checkpoint.journal import CheckpointHistory, RetentionExtent, find_removable_checkpoints
 from hpckit.values import dataclass
-from hpckit.views.launch_view import Ask, LaunchView, launch_views, note_warnings, unconfirmed
+from hpckit.views.launch_view import (
+    Ask,
+    LaunchView,
+    build_launch_views,
+    list_unconfirmed_jobs,
+    print_view_warnings,
+)
 
-_CUT_OFF = "an earlier clean was cut off"
+_CUT_OFF = "an earlier clean was interrupted"
 
 
 class Category(StrEnum):
@@ -78,7 +89,7 @@ class Cleanup:
     left: tuple[Left, ...]
 
 
-def look(
+def plan_cleanups(
     selections: Sequence[Selection], request: CleanupRequest, context: Context
 ) -> list[Cleanup]:
     """Return what may be removed of launches, or of one run of each; skips runs that may be alive.
@@ -86,22 +97,22 @@ def look(
     Slurm is queried once for all of them.
     """
     questions = [(selection.launch, None) for selection in selections]
-    views = launch_views(questions, context, ask=Ask.open_runs)
-    note_warnings(views, context)
-    return [_look(one, view, request) for one, view in zip(selections, views, strict=True)]
+    views = build_launch_views(questions, context, ask=Ask.open_runs)
+    print_view_warnings(views, context)
+    return [_plan_launch_cleanup(one, view, request) for one, view in zip(selections, views, strict=True)]
 
 
-def _look(selection: Selection, view: LaunchView, request: CleanupRequest) -> Cleanup:
+def _plan_launch_cleanup(selection: Selection, view: LaunchView, request: CleanupRequest) -> Cleanup:
     launch = selection.launch
     meant = [
         run
         for run in view.runs
         if selection.index in {None, run.record.index}
-        and request.wanted.takes(run.state, run.record.overrides)
+        and request.wanted.matches_run(run.state, run.record.overrides)
     ]
-    found: list[Item | Left] = list(_of_runs(launch, meant, request))
+    found: list[Item | Left] = list(_find_items_of_runs(launch, meant, request))
     if Category.code in request.categories and len(meant) == len(view.runs):
-        found += _code(launch, meant)
+        found += _find_removable_code(launch, meant)
     return Cleanup(
         selection=selection,
         items=tuple(item for item in found if isinstance(item, Item)),
@@ -109,120 +120,122 @@ def _look(selection: Selection, view: LaunchView, request: CleanupRequest) -> Cl
     )
 
 
-def _of_runs(
+def _find_items_of_runs(
     launch: Launch, views: Sequence[RunView], request: CleanupRequest
 ) -> Iterator[Item | Left]:
     of_slurm = launch.cluster.kind is ClusterKind.slurm
-    doubtful = {run for job in unconfirmed(launch) for run in job.runs}
+    doubtful = {run for job in list_unconfirmed_jobs(launch) for run in job.runs}
     for view in views:
-        reason = spared(view, of_slurm=of_slurm, doubtful=doubtful)
+        reason = explain_why_clean_keeps_run(view, of_slurm=of_slurm, doubtful=doubtful)
         if reason is not None:
             yield Left(name=view.record.id, reason=reason)
             continue
         try:
-            yield from list(_of_run(launch, view, request))
+            yield from list(_find_items_of_run(launch, view, request))
         except OSError as error:
             yield Left(name=view.record.id, reason=f"it cannot be read: {error}")
 
 
-def _of_run(launch: Launch, view: RunView, request: CleanupRequest) -> Iterator[Item | Left]:
+def _find_items_of_run(launch: Launch, view: RunView, request: CleanupRequest) -> Iterator[Item | Left]:
     if Category.attempts in request.categories:
-        yield from _attempts(launch, view.record)
+        yield from _find_old_attempt_files(launch, view.record)
     if Category.checkpoints in request.categories:
         completed = view.state is RunState.completed
         extent = min(
-            request.extent,
-            RetentionExtent.all if completed else RetentionExtent.old,
-            key=_EXTENTS.index,
+            request.extent, RetentionExtent.all if completed else RetentionExtent.old, key=_EXTENTS.index
         )
-        yield from _checkpoints(launch, view.record, extent)
+        yield from _find_removable_checkpoints(launch, view.record, extent)
 
 
 _EXTENTS = list(RetentionExtent)
 
 
-def _attempts(launch: Launch, record: RunRecord) -> Iterator[Item]:
+def _find_old_attempt_files(launch: Launch, record: RunRecord) -> Iterator[Item]:
     """Yield the output of earlier attempts; their events and metrics are the record and stay."""
     run = launch.paths.run(record.index)
-    for number in attempt_numbers(run.attempts):
+    for number in list_attempt_numbers(run.attempts):
         attempt = run.attempt(number)
-        if number >= record.attempt or not is_plain(attempt.folder, launch.folder):
+        if number >= record.attempt or not is_reached_without_links(attempt.folder, launch.folder):
             continue
         known = (attempt.rounds, attempt.agents_log, attempt.secret, attempt.address)
-        items = [(path, f"of attempt {number}") for path in known if is_plain(path, launch.folder)]
-        items += [(path, _CUT_OFF) for path in leftovers(attempt.folder)]
-        yield from (_item(Category.attempts, path, why, record.id) for path, why in items)
+        items = [
+            (path, f"of attempt {number}") for path in known if is_reached_without_links(path, launch.folder)
+        ]
+        items += [(path, _CUT_OFF) for path in list_removal_leftovers(attempt.folder)]
+        yield from (_build_cleanup_item(Category.attempts, path, why, record.id) for path, why in items)
 
 
-def _checkpoints(
+def _find_removable_checkpoints(
     launch: Launch, record: RunRecord, extent: RetentionExtent
 ) -> Iterator[Item | Left]:
-    settings, _ = load_settings(launch, record.index)
+    settings, _ = load_run_settings(launch, record.index)
     given = settings.checkpoint.dir
     base = launch.folder if given is None else Path(given).expanduser()
     folder = checkpoint_folder(launch, record.index, settings)
     if not base.is_absolute():
-        reason = f"checkpoint.dir={given} is relative to wherever its own process was"
+        reason = f"checkpoint.dir={given} is relative to the working folder of its process"
         yield Left(name=record.id, reason=reason)
         return
-    doubt = None if given is None else why_copy(launch.folder, launch.origin)
+    doubt = None if given is None else explain_possible_copy(launch.folder, launch.origin)
     if doubt is not None and folder.exists():
         reason = f"{folder} belongs to the original launch, and {doubt}"
         yield Left(name=record.id, reason=reason)
         return
-    if not is_plain(folder, base):
+    if not is_reached_without_links(folder, base):
         if folder.exists():
             yield Left(name=record.id, reason="its checkpoints are behind a link")
         return
-    checkpoints = CheckpointFolder(folder, checkpoint_base(settings.checkpoint))
+    checkpoints = CheckpointFolder(folder, configured_checkpoint_dir(settings.checkpoint))
     try:
-        found = checkpoints.entries()
+        found = checkpoints.list_entries()
     except ForeignFolderError as error:
         yield Left(name=record.id, reason=error.message)
         return
     # An attempt that began after the run was read may be saving right now.
     mine = (checkpoint for checkpoint in found if checkpoint.epoch <= record.attempt)
-    entries = [entry for entry in mine if is_plain(entry.folder, base)]
-    history = journal.read_journal(checkpoints.journal)
-    for entry in clearable(entries, history, extent):
-        yield _item(Category.checkpoints, entry.folder, _why(entry, history), record.id)
-    for path in leftovers(folder):
-        yield _item(Category.checkpoints, path, _CUT_OFF, record.id)
+    entries = [entry for entry in mine if is_reached_without_links(entry.folder, base)]
+    history = journal.read_journal(checkpoints.journal_path)
+    for entry in find_removable_checkpoints(entries, history, extent):
+        yield _build_cleanup_item(
+            Category.checkpoints, entry.folder, _explain_checkpoint_removal(entry, history), record.id
+        )
+    for path in list_removal_leftovers(folder):
+        yield _build_cleanup_item(Category.checkpoints, path, _CUT_OFF, record.id)
 
 
-def _why(entry: CheckpointEntry, history: CheckpointHistory) -> str:
-    if entry.torn:
+def _explain_checkpoint_removal(entry: CheckpointEntry, history: CheckpointHistory) -> str:
+    if entry.is_uncommitted:
         return "never committed"
     if entry.damage:
         return f"damaged: {entry.damage}"
-    if entry.name in history.rejected and not history.healthy(entry.name):
-        return "rejected when it was to be loaded"
-    return "older" if history.healthy(entry.name) else "loaded again and again without progress"
+    if entry.name in history.rejected and not history.is_healthy(entry.name):
+        return "rejected when a run tried to load it"
+    return "older" if history.is_healthy(entry.name) else "loaded again and again without progress"
 
 
-def _code(launch: Launch, views: Sequence[RunView]) -> Iterator[Item | Left]:
+def _find_removable_code(launch: Launch, views: Sequence[RunView]) -> Iterator[Item | Left]:
     paths = launch.paths
-    for path in leftovers(launch.folder):
-        yield _item(Category.code, path, _CUT_OFF)
-    if not is_plain(paths.code, launch.folder):
+    for path in list_removal_leftovers(launch.folder):
+        yield _build_cleanup_item(Category.code, path, _CUT_OFF)
+    if not is_reached_without_links(paths.code, launch.folder):
         return
-    name, open_runs = f"{launch.id} code/", [view for view in views if _needs_code(view)]
+    name, open_runs = f"{launch.id} code/", [view for view in views if _run_needs_code(view)]
     if open_runs:
-        yield Left(name=name, reason=f"{counted(len(open_runs), 'run')} still to complete")
+        yield Left(name=name, reason=f"{format_count(len(open_runs), 'run')} still to complete")
         return
-    foreign = list(islice(foreign_files(paths), 2))
+    foreign = list(islice(list_modified_snapshot_files(paths), 2))
     if foreign:
         more = ", and more" if len(foreign) > 1 else ""
         yield Left(name=name, reason=f"runs wrote into it: {foreign[0]}{more}")
         return
-    yield _item(Category.code, paths.code, "all runs have completed")
+    yield _build_cleanup_item(Category.code, paths.code, "all runs have completed")
 
 
-def _needs_code(view: RunView) -> bool:
+def _run_needs_code(view: RunView) -> bool:
     seen = view.observation
     over = seen is None or seen.state.ended
-    return view.state is not RunState.completed or not view.settled or not over
+    return view.state is not RunState.completed or not view.can_no_longer_change or not over
 
 
-def _item(category: Category, path: Path, why: str, run: str | None = None) -> Item:
-    return Item(category=category, run=run, path=path, why=why, size=size_of(path))
+def _build_cleanup_item(category: Category, path: Path, why: str, run: str | None = None) -> Item:
+    return Item(category=category, run=run, path=path, why=why, size=count_freed_bytes(path))

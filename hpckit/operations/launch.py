@@ -12,21 +12,26 @@ from hpckit.model.finding import CheckReport, Finding
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.operations import local
-from hpckit.operations.add_job import alone
+from hpckit.operations.add_job import lock_launch_for_adding_jobs
 from hpckit.operations.check import ModelDepth, check_launch
-from hpckit.operations.cluster_limits import what_fits
-from hpckit.operations.deduplicate import KnownRuns, divide, record_known, without_known
-from hpckit.operations.next_step import only_a_view, reference
-from hpckit.operations.prepare import Prepared, prepare, with_destinations, write
-from hpckit.operations.service_jobs import is_chained, keep_backlog_job, queue_auto_resume_job
-from hpckit.operations.started import Started, on_slurm, on_this_machine
-from hpckit.operations.submit import Submission, slurm_commands
-from hpckit.planning.checks.slips import check_foreground
-from hpckit.planning.jobs.service_jobs import SERVICE_HINT, auto_resume_job
+from hpckit.operations.cluster_limits import ask_which_jobs_fit_queue
+from hpckit.operations.deduplicate import (
+    KnownRuns,
+    drop_already_launched_runs,
+    find_already_launched_runs,
+    record_replacing_runs,
+)
+from hpckit.operations.next_step import launch_reference, say_runs_continue_on_ctrl_c
+from hpckit.operations.prepare import Prepared, add_notice_destinations, prepare_launch, write_launch_folder
+from hpckit.operations.service_jobs import are_arrays_chained, ensure_backlog_job, queue_auto_resume_job
+from hpckit.operations.started import Started, describe_local_executor, describe_slurm_jobs
+from hpckit.operations.submit import Submission, require_slurm_commands
+from hpckit.planning.checks.slips import check_foreground_launch
+from hpckit.planning.jobs.service_jobs import SERVICE_HINT, build_auto_resume_job
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.script import render_script
+from hpckit.slurm.script import render_batch_script
 from hpckit.slurm.site_query import PATIENCE as LIMITS
-from hpckit.slurm.test_only import rehearse
+from hpckit.slurm.test_only import dry_run_sbatch
 from hpckit.values import dataclass, field, replace
 
 _OTHERS = timedelta(minutes=2)
@@ -65,9 +70,9 @@ class PlannedLaunch:
     scripts: Mapping[int, str] = field(default_factory=dict)
 
     @property
-    def repeats(self) -> bool:
+    def would_repeat_runs(self) -> bool:
         """Whether runs that completed or are under way would start again, and nobody agreed."""
-        return self.known.repeats and not self.options.changed_code
+        return self.known.would_repeat_runs and not self.options.changed_code
 
 
 def plan_launch(
@@ -80,68 +85,68 @@ def plan_launch(
     Example:
         planned = plan_launch(request, words, LaunchOptions(), context)
         if planned.left is not None and not planned.repeats:
-            report = check_planned(planned, context)
-            started = start_planned(planned.left, planned, context)
+            report = check_planned_launch(planned, context)
+            started = start_planned_launch(planned.left, planned, context)
 
     """
     checked = options.checks is not None
-    whole = prepare(request, words, context, checked=checked, quiet=options.quiet)
-    local.refuse_if_ruled_out(whole.plan.cluster.kind, context.environ)
+    whole = prepare_launch(request, words, context, checked=checked, quiet=options.quiet)
+    local.refuse_forbidden_local_runs(whole.plan.cluster.kind, context.environ)
     if options.foreground:
-        check_foreground(whole.plan, request.overrides)
+        check_foreground_launch(whole.plan, request.overrides)
     every = options.foreground or options.rerun  # the user wants to see the run
-    known = KnownRuns() if every else divide(whole, context, any_code=options.any_code)
-    left = without_known(whole, known, context)
+    known = KnownRuns() if every else find_already_launched_runs(whole, context, any_code=options.any_code)
+    left = drop_already_launched_runs(whole, known, context)
     planned = PlannedLaunch(options=options, whole=whole, known=known, left=left)
     if left is None:
         return planned
-    more = {len(left.plan.jobs): _auto_resume_script(left)} if options.auto_resume else {}
+    more = {len(left.plan.jobs): _render_auto_resume_script(left)} if options.auto_resume else {}
     return replace(planned, scripts={**left.scripts, **more})
 
 
-def check_planned(planned: PlannedLaunch, context: Context) -> CheckReport | None:
+def check_planned_launch(planned: PlannedLaunch, context: Context) -> CheckReport | None:
     """Return the findings about what is left of a launch; None if nothing is to be checked.
 
     Raises ConfigError if a notice has no address.
     """
     if planned.left is None:
         return None
-    left, depth = with_destinations(planned.left, context), planned.options.checks
+    left, depth = add_notice_destinations(planned.left, context), planned.options.checks
     return None if depth is None else check_launch(left, context, models=depth)
 
 
-def start_planned(left: Prepared, planned: PlannedLaunch, context: Context) -> Started:
+def start_planned_launch(left: Prepared, planned: PlannedLaunch, context: Context) -> Started:
     """Start what is left of a planned launch; raises HpckitError.
 
     SchedulerRefusedError, before anything is written, if Slurm would refuse the auto-resume job.
     """
     options = planned.options
     if options.auto_resume and options.checks is not None:
-        _rehearse_auto_resume(left, context)
+        _dry_run_auto_resume_job(left, context)
     return start_launch(left, context, known=planned.known, auto_resume=options.auto_resume)
 
 
-def _auto_resume_script(prepared: Prepared) -> str:
+def _render_auto_resume_script(prepared: Prepared) -> str:
     """Return the script of the first auto-resume job; raises UsageError if not on Slurm."""
     if prepared.plan.cluster.kind is not ClusterKind.slurm:
         raise UsageError(
             "--auto-resume queues a job, and this launch runs on this machine (cluster.kind is "
             f"{prepared.plan.cluster.kind})",
-            hint="`hpckit watch` resumes here what can be, for as long as it runs",
+            hint="`hpckit watch` resumes runs here, for as long as it is running",
         )
-    return _first_auto_resume_job(prepared)[1]
+    return _build_auto_resume_job(prepared)[1]
 
 
-def _rehearse_auto_resume(prepared: Prepared, context: Context) -> None:
+def _dry_run_auto_resume_job(prepared: Prepared, context: Context) -> None:
     """Raise SchedulerRefusedError if Slurm would refuse the auto-resume job.
 
     Submits nothing. If the job's nodes are only unavailable now, it would wait for them: no error.
     """
-    job, text = _first_auto_resume_job(prepared, waits=False)
+    job, text = _build_auto_resume_job(prepared, waits=False)
     bin_dir = prepared.plan.cluster.bin_dir
     commands = SlurmCommands(bin_dir=bin_dir, environ=context.environ, timeout=LIMITS)
     try:
-        answer = rehearse(job, text, commands, lambda: None)
+        answer = dry_run_sbatch(job, text, commands, lambda: None)
     except SchedulerError:
         return
     if isinstance(answer, Finding) and answer.is_error:
@@ -152,31 +157,31 @@ def _rehearse_auto_resume(prepared: Prepared, context: Context) -> None:
         )
 
 
-def _first_auto_resume_job(prepared: Prepared, *, waits: bool = True) -> tuple[JobSpec, str]:
+def _build_auto_resume_job(prepared: Prepared, *, waits: bool = True) -> tuple[JobSpec, str]:
     """Return the first auto-resume job and its script; without `waits` it depends on no job."""
     plan, jobs = prepared.plan, prepared.plan.jobs
-    job = auto_resume_job(
+    job = build_auto_resume_job(
         plan.id,
         index=len(jobs),
         like=jobs[0].resources,
         cluster=plan.cluster,
         after=[f"JOB{job.index}" for job in jobs] if waits else (),
     )
-    return job, render_script(plan, job, prepared.templates)
+    return job, render_batch_script(plan, job, prepared.templates)
 
 
-def _with_auto_resume_job(started: Started, context: Context) -> Started:
+def _queue_auto_resume_job(started: Started, context: Context) -> Started:
     """Queue the first auto-resume job; if that raises SchedulerError, the runs continue."""
     launch = started.launch
     try:
-        with alone(launch, context, patience=_OTHERS) as fresh:
+        with lock_launch_for_adding_jobs(launch, context, patience=_OTHERS) as fresh:
             job = queue_auto_resume_job(fresh, started.main_jobs, context)
     except SchedulerError as error:
         raise type(error)(
             f"{launch.id} is under way ({started.where}), but nothing will resume it by itself: "
             f"{error.message}",
-            hint=f"`hpckit watch {reference(launch, context)}` does, for as long as it runs; "
-            f"{SERVICE_HINT}",
+            hint=f"`hpckit watch {launch_reference(launch, context)}` does, for as long as it "
+            f"runs; {SERVICE_HINT}",
         ) from error
     return replace(started, auto_resume_job=job)
 
@@ -195,34 +200,34 @@ def start_launch(
     job resumes runs when all have ended. `terminal` is the device of a run in the foreground.
     """
     if prepared.plan.cluster.kind is not ClusterKind.slurm:
-        local.require_executor(context.environ)
-        launch = write(prepared, context)
-        with only_a_view(launch, context):
-            executor = local.start_executor(launch, context, terminal=terminal)
-        started = Started(launch=launch, jobs={}, main_jobs=(), where=on_this_machine(executor))
+        local.check_local_runs_possible(context.environ)
+        launch = write_launch_folder(prepared, context)
+        with say_runs_continue_on_ctrl_c(launch, context):
+            executor = local.start_local_executor(launch, context, terminal=terminal)
+        started = Started(launch=launch, jobs={}, main_jobs=(), where=describe_local_executor(executor))
     else:
-        started = _start_on_slurm(prepared, context)
+        started = _start_launch_on_slurm(prepared, context)
         if started.left:
-            started = _with_backlog_job(started, context)
+            started = _queue_backlog_job(started, context)
         if auto_resume:
-            started = _with_auto_resume_job(started, context)
+            started = _queue_auto_resume_job(started, context)
     if known is not None:
-        record_known(known, started.launch, context)
+        record_replacing_runs(known, started.launch, context)
     return started
 
 
-def _start_on_slurm(prepared: Prepared, context: Context) -> Started:
-    commands = slurm_commands(prepared.plan.cluster.bin_dir, context)
-    launch = write(prepared, context)
+def _start_launch_on_slurm(prepared: Prepared, context: Context) -> Started:
+    commands = require_slurm_commands(prepared.plan.cluster.bin_dir, context)
+    launch = write_launch_folder(prepared, context)
     first: Sequence[JobSpec] = launch.jobs
     if len(first) > 1:  # those that fit into the queue; the first job is always tried
-        first = what_fits(first, commands, context.heard) or first[:1]
+        first = ask_which_jobs_fit_queue(first, commands, context.heard) or first[:1]
     submission = Submission(
         launch=launch,
         jobs=first,
         new=True,
         may_wait=True,
-        chained=len(launch.jobs) > 1 and is_chained(launch),
+        chained=len(launch.jobs) > 1 and are_arrays_chained(launch),
         quiet=prepared.quiet,
         commands=commands,
         context=context,
@@ -234,22 +239,22 @@ def _start_on_slurm(prepared: Prepared, context: Context) -> Started:
         launch=submission.launch,
         jobs=jobs,
         main_jobs=main_jobs,
-        where=on_slurm(main_jobs),
+        where=describe_slurm_jobs(main_jobs),
         left=left,
     )
 
 
-def _with_backlog_job(started: Started, context: Context) -> Started:
+def _queue_backlog_job(started: Started, context: Context) -> Started:
     """Queue the job that submits the rest; if that fails, print a warning: the runs continue."""
     launch = started.launch
     try:
-        commands = slurm_commands(launch.cluster.bin_dir, context)
-        with alone(launch, context, patience=_OTHERS) as fresh:
-            return replace(started, backlog_job=keep_backlog_job(fresh, commands, context))
+        commands = require_slurm_commands(launch.cluster.bin_dir, context)
+        with lock_launch_for_adding_jobs(launch, context, patience=_OTHERS) as fresh:
+            return replace(started, backlog_job=ensure_backlog_job(fresh, commands, context))
     except SchedulerError as error:
         context.note(
             f"warning: nothing will submit the other {started.left} runs by itself: "
-            f"{error.message}\n  `hpckit watch {reference(launch, context)}` does, for as long as "
-            "it runs"
+            f"{error.message}\n  `hpckit watch {launch_reference(launch, context)}` does, for as "
+            "long as it runs"
         )
         return started

@@ -15,7 +15,7 @@ from hpckit.errors import RunError, UsageError
 from hpckit.model.events import LocalStarted, SubmitRefused
 from hpckit.model.launch import ClusterKind
 from hpckit.model.rank import THREADS
-from hpckit.record.launch_events import record_event
+from hpckit.record.launch_events import record_launch_event
 from hpckit.record.launches import Launch, read_launch_events
 from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.environ import TERMINAL
@@ -25,7 +25,7 @@ _POLL_S = 0.02
 _LOG_TAIL = 10
 
 
-def start_executor(
+def start_local_executor(
     launch: Launch, context: Context, jobs: Sequence[int] = (), *, terminal: str | None = None
 ) -> LocalStarted:
     """Start a detached local executor; return once it has recorded its start.
@@ -34,43 +34,43 @@ def start_executor(
     the device for the only rank of a run in the foreground. Raises RunError if the executor ends or
     reports nothing in time; its runs then count as failed, with that reason.
     """
-    require_executor(context.environ)
+    check_local_runs_possible(context.environ)
     try:
-        return _start(launch, context, jobs, terminal)
+        return _spawn_local_executor(launch, context, jobs, terminal)
     except RunError as error:
         for job in jobs or [job.index for job in launch.jobs]:
             event = SubmitRefused(at=context.now(), job_index=job, message=error.message)
             with contextlib.suppress(OSError):  # the error itself is raised in any case
-                record_event(launch.paths, event)
+                record_launch_event(launch.paths, event)
         raise
 
 
-def require_executor(environ: Mapping[str, str]) -> None:
+def check_local_runs_possible(environ: Mapping[str, str]) -> None:
     """Raise UsageError if no runs can, or may, be supervised on this machine.
 
     This needs Linux's signals, /proc and prctl.
     """
-    refuse_if_ruled_out(ClusterKind.local, environ)
+    refuse_forbidden_local_runs(ClusterKind.local, environ)
     if platform.system() != "Linux":
         raise UsageError(
-            f"runs need Linux, and this is {platform.system()}",
+            f"runs need Linux, but this machine has {platform.system()}",
             hint="here you can look at launches (status, logs, results, ls), check and render; "
             "launch on a Linux machine or on the cluster",
         )
 
 
-def refuse_if_ruled_out(kind: ClusterKind, environ: Mapping[str, str]) -> None:
+def refuse_forbidden_local_runs(kind: ClusterKind, environ: Mapping[str, str]) -> None:
     """Raise UsageError for runs on this machine if the site's administrators allow none."""
     if kind is not ClusterKind.slurm and environ.get(NO_LOCAL):
         raise UsageError(
-            f"cluster=local starts runs on this machine, and its administrators rule that out "
+            f"cluster=local starts runs on this machine, but its administrators do not allow that "
             f"({NO_LOCAL} is set)",
             hint="submit them to Slurm (cluster=slurm), or work in an interactive job: "
-            "srun --pty bash, and there unset it",
+            "srun --pty bash, and unset it there",
         )
 
 
-def _start(
+def _spawn_local_executor(
     launch: Launch, context: Context, jobs: Sequence[int], terminal: str | None
 ) -> LocalStarted:
     left_out = (TERMINAL, THREADS)
@@ -81,7 +81,7 @@ def _start(
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
     try:
         process = subprocess.Popen(
-            launch.command("local", str(launch.folder), *(f"--job={job}" for job in jobs)),
+            launch.build_hpckit_command("local", str(launch.folder), *(f"--job={job}" for job in jobs)),
             cwd=launch.folder,
             env=environ,
             stdin=subprocess.DEVNULL,
@@ -96,10 +96,10 @@ def _start(
         ) from error
     finally:
         os.close(handle)
-    return _await_start(launch, process, log, context)
+    return _await_executor_start(launch, process, log, context)
 
 
-def _await_start(
+def _await_executor_start(
     launch: Launch, process: subprocess.Popen[bytes], log: Path, context: Context
 ) -> LocalStarted:
     deadline = time.monotonic() + _PATIENCE_S

@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import IO
 
 from hpckit.context import Context
-from hpckit.model.counted import counted, ranges
-from hpckit.model.finding import Finding, error, warning
+from hpckit.model.counted import format_count, format_ranges
+from hpckit.model.finding import Finding, build_error_finding, build_warning_finding
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.model_check import CheckedModel, ModelAnswer, ModelQuestion
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.model.rank import RankInfo, RankSource
-from hpckit.planning.fallback import fallback_layouts
-from hpckit.planning.layout import layout_of
+from hpckit.planning.fallback import list_fallback_layouts
+from hpckit.planning.layout import plan_run_layout
 from hpckit.record.snapshot.collect import CodeSnapshot
-from hpckit.record.working import show_code
-from hpckit.runtime.environ import rank_variables, without_rank
+from hpckit.record.working import link_code_into_folder
+from hpckit.runtime.environ import rank_variables, remove_rank_variables
 from hpckit.values import dataclass, field
 
 MODELS = 8
@@ -50,7 +50,7 @@ class _World:
     fallback: bool = False
 
     @property
-    def key(self) -> str:
+    def config_key(self) -> str:
         """The key of the configuration that chooses this layout."""
         return "parallel.fallback" if self.fallback else "parallel"
 
@@ -78,72 +78,71 @@ class ModelChecks:
 
     def findings(self) -> Iterator[Finding]:
         """Check the model of each run that is laid out; yield what does not fit."""
-        wanted = self._wanted()
+        wanted = self._list_runs_to_check()
         for run in wanted[: self.most]:
-            yield from self._of_run(run)
+            yield from self._check_run_layouts(run)
         if left := wanted[self.most :]:
             self.unchecked.append(
                 f"the {'model' if len(left) == 1 else 'models'} of "
-                f"{counted(len(left), 'more run')}, {ranges(run.index for run in left)}: "
-                f"those of {self.most} are checked at most"
+                f"{format_count(len(left), 'more run')}, "
+                f"{format_ranges(run.index for run in left)}: those of {self.most} are checked at "
+                "most"
             )
 
-    def _wanted(self) -> list[RunSpec]:
+    def _list_runs_to_check(self) -> list[RunSpec]:
         """Return the runs of functions with a layout, the first one of each layout first."""
         runs = [
             run
             for run in self.plan.runs
             if run.settings.entry_point is not None
-            and (self.whole_copies or not layout_of(run.settings).is_data_parallel)
+            and (self.whole_copies or not plan_run_layout(run.settings).is_data_parallel)
         ]
-        first = {_kind(run): run.index for run in reversed(runs)}
-        return sorted(runs, key=lambda run: first[_kind(run)] != run.index)
+        first = {_layout_and_entry_point(run): run.index for run in reversed(runs)}
+        return sorted(runs, key=lambda run: first[_layout_and_entry_point(run)] != run.index)
 
-    def _of_run(self, run: RunSpec) -> Iterator[Finding]:
-        """Check a model in the run's own layout and, if that fits, in its fallback layouts."""
-        own = _World(nodes=run.settings.resources.nodes, layout=layout_of(run.settings))
-        found = list(self._findings(run, own))
+    def _check_run_layouts(self, run: RunSpec) -> Iterator[Finding]:
+        own = _World(nodes=run.settings.resources.nodes, layout=plan_run_layout(run.settings))
+        found = list(self._check_one_layout(run, own))
         yield from found
         if found or not self.fallback:
             return
         others = [
             _World(nodes=nodes, layout=layout, fallback=True)
-            for nodes, layout in fallback_layouts(run.settings).items()
+            for nodes, layout in list_fallback_layouts(run.settings).items()
         ]
         for other in others[:_FALLBACKS]:
-            yield from self._findings(run, other)
+            yield from self._check_one_layout(run, other)
         if left := others[_FALLBACKS:]:
             self.unchecked.append(
-                f"the model of run {run.index} on {ranges(layout.nodes for layout in left)} nodes: "
-                f"it is checked in {_FALLBACKS} layouts of parallel.fallback at most"
+                f"the model of run {run.index} on {format_ranges(layout.nodes for layout in left)} "
+                f"nodes: it is checked in {_FALLBACKS} layouts of parallel.fallback at most"
             )
 
-    def _findings(self, run: RunSpec, world: _World) -> Iterator[Finding]:
-        answer = self._ask(run, world)
+    def _check_one_layout(self, run: RunSpec, world: _World) -> Iterator[Finding]:
+        answer = self._check_in_temp_folder(run, world)
         layout, entry_point = str(world.layout), run.settings.entry_point
         of = f"run {run.index}: " if len(self.plan.runs) > 1 else ""
         if world.fallback:
-            of += f"on {counted(world.nodes, 'node')} (parallel.fallback): "
+            of += f"on {format_count(world.nodes, 'node')} (parallel.fallback): "
         for problem in answer.problems:
-            yield error(world.key, layout, f"{of}{problem.message}", problem.hint)
+            yield build_error_finding(world.config_key, layout, f"{of}{problem.message}", problem.hint)
         if answer.model_unchecked:
             self.unmade.append(answer.model_unchecked)
-            yield warning(
+            yield build_warning_finding(
                 "entry_point",
                 entry_point,
                 f"{of}the model could not be checked in its layout: {answer.model_unchecked}",
                 _LEAVE_OUT,
             )
         if answer.batch_unchecked:
-            yield warning(
+            yield build_warning_finding(
                 "entry_point",
                 entry_point,
-                f"{of}the model fits its layout, but no batch was checked: "
-                f"{answer.batch_unchecked}",
+                f"{of}the model fits its layout, but no batch was checked: {answer.batch_unchecked}",
                 "batches are checked at the first run.train_step",
             )
         if answer.forward_unchecked:
-            yield warning(
+            yield build_warning_finding(
                 "entry_point",
                 entry_point,
                 f"{of}the model fits its layout, but its forward was not checked: it does not run "
@@ -164,28 +163,28 @@ class ModelChecks:
             )
             self.models.append(checked)
 
-    def _ask(self, run: RunSpec, world: _World) -> ModelAnswer:
+    def _check_in_temp_folder(self, run: RunSpec, world: _World) -> ModelAnswer:
         with tempfile.TemporaryDirectory(prefix="hpckit-check-", ignore_cleanup_errors=True) as at:
             folder = Path(at)
             question = ModelQuestion(
                 config=run.config,
                 stage=run.stage,
-                code=str(self._code),
+                code=str(self._code_folder),
                 project=str(self.snapshot.project),
                 folder=str(folder / "run"),
             )
             (folder / "run").mkdir()
             try:
-                show_code(self.snapshot.root, self._code, folder / "work")
-                return self._answer(run, world, question, folder)
+                link_code_into_folder(self.snapshot.root, self._code_folder, folder / "work")
+                return self._run_check_process(run, world, question, folder)
             except OSError as problem:
                 return ModelAnswer(model_unchecked=str(problem))
 
     @property
-    def _code(self) -> Path:
+    def _code_folder(self) -> Path:
         return self.snapshot.root / self.snapshot.working_dir
 
-    def _answer(
+    def _run_check_process(
         self, run: RunSpec, world: _World, question: ModelQuestion, folder: Path
     ) -> ModelAnswer:
         with (
@@ -201,23 +200,26 @@ class ModelChecks:
                 stdout=said,
                 stderr=log,
                 cwd=folder / "work" / self.snapshot.working_dir,
-                env=self._environ(run, world),
+                env=self._build_rank_0_environment(run, world),
                 start_new_session=True,
             )
             try:
                 code = process.wait(self.patience.total_seconds())
             except subprocess.TimeoutExpired:
                 limit_s = self.patience.total_seconds()
-                why = f"its code did not come to a training step within {limit_s:.0f} s"
+                why = f"its code did not reach a training step within {limit_s:.0f} s"
                 return ModelAnswer(model_unchecked=why)
             finally:
                 with contextlib.suppress(ProcessLookupError):  # and what it has started
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-            return _read(said) if code == 0 else ModelAnswer(model_unchecked=self._why(code, log))
+            return (
+                _read_model_answer(said)
+                if code == 0
+                else ModelAnswer(model_unchecked=self._explain_missing_answer(code, log))
+            )
 
-    def _why(self, code: int, log: IO[str]) -> str:
-        """Return why a process gave no answer, by its last words."""
+    def _explain_missing_answer(self, code: int, log: IO[str]) -> str:
         log.seek(0)
         last = next((line for line in reversed(log.read().splitlines()) if line.strip()), "")
         if last.startswith("ModuleNotFoundError: No module named 'torch'"):
@@ -225,11 +227,11 @@ class ModelChecks:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"its process ended with {how}{f': {last}' if last else ''}"
 
-    def _environ(self, run: RunSpec, world: _World) -> Mapping[str, str]:
+    def _build_rank_0_environment(self, run: RunSpec, world: _World) -> Mapping[str, str]:
         """Return the environment of rank 0, which writes no compiled modules into the project."""
         merged = {
             "PYTHONHASHSEED": "0",
-            **without_rank(self.context.environ),
+            **remove_rank_variables(self.context.environ),
             **self.plan.cluster.env,
             **run.secrets.cluster,
             **run.settings.env,
@@ -239,18 +241,18 @@ class ModelChecks:
         search = [*paths, *filter(None, [merged.get("PYTHONPATH")])]
         return {
             **merged,
-            **rank_variables(_first_rank(run, world)),
+            **rank_variables(_build_first_rank_info(run, world)),
             "HPCKIT_PROJECT": str(self.snapshot.project),
             "PYTHONPATH": os.pathsep.join(search),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 
 
-def _kind(run: RunSpec) -> tuple[str, str | None]:
-    return str(layout_of(run.settings)), run.settings.entry_point
+def _layout_and_entry_point(run: RunSpec) -> tuple[str, str | None]:
+    return str(plan_run_layout(run.settings)), run.settings.entry_point
 
 
-def _first_rank(run: RunSpec, world: _World) -> RankInfo:
+def _build_first_rank_info(run: RunSpec, world: _World) -> RankInfo:
     ranks = run.settings.resources.tasks_per_node
     return RankInfo(
         rank=0,
@@ -263,7 +265,7 @@ def _first_rank(run: RunSpec, world: _World) -> RankInfo:
     )
 
 
-def _read(said: IO[str]) -> ModelAnswer:
+def _read_model_answer(said: IO[str]) -> ModelAnswer:
     said.seek(0)
     try:
         return from_plain(ModelAnswer, json.load(said))

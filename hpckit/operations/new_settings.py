@@ -1,7 +1,6 @@
 """The settings with which runs continue: what was asked for, checked, and recorded.
 
-What was frozen stays as it is; an event says from when on the sections `parallel` and `resources`
-are others.
+What was frozen stays as it is; an event says from when on the sections `parallel` and `resources` are others.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from typing import Any
 
 from hpckit.context import Context
 from hpckit.errors import ConfigError, UsageError
-from hpckit.model.cluster.gpus_asked import gpus_asked
-from hpckit.model.counted import ranges
+from hpckit.model.cluster.gpus_asked import requested_gpus_per_node
+from hpckit.model.counted import format_ranges
 from hpckit.model.events import SettingsChanged
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.parallel.layout import MeshAxis
-from hpckit.model.parallel.settings import Parallel, is_layout_word
+from hpckit.model.parallel.settings import Parallel, is_layout_override
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import JobSpec, ResourceSpec
-from hpckit.operations.add_job import written
+from hpckit.operations.add_job import refuse_unwritable_launch
 from hpckit.patterns import lazy_pattern
-from hpckit.planning.checks.config import check_settings
-from hpckit.planning.layout import layout_of
-from hpckit.planning.plan import resource_spec
-from hpckit.record.launch_events import record_event
-from hpckit.record.launches import Launch, load_settings
+from hpckit.planning.checks.config import check_settings_are_consistent
+from hpckit.planning.layout import plan_run_layout
+from hpckit.planning.plan import build_resource_spec
+from hpckit.record.launch_events import record_launch_event
+from hpckit.record.launches import Launch, load_run_settings
 from hpckit.values import dataclass, field_names, replace
 
 MAY_CHANGE = (
@@ -64,26 +63,26 @@ class NewSettings:
         names = [name for name in field_names(Parallel) if name not in sizes]
         more = [
             f"{key}={str(value).lower() if isinstance(value, bool) else value}"
-            for key, value in _new(old, new, names).items()
+            for key, value in _find_changed_values(old, new, names).items()
         ]
-        return "" if old == new else ", ".join([str(layout_of(self.after)), *more])
+        return "" if old == new else ", ".join([str(plan_run_layout(self.after)), *more])
 
     @property
     def resources(self) -> dict[str, Any]:
         """What is new in `resources`."""
-        return _new(self.before.resources, self.after.resources, MAY_CHANGE)
+        return _find_changed_values(self.before.resources, self.after.resources, MAY_CHANGE)
 
-    def asked(self, resources: ResourceSpec) -> ResourceSpec:
+    def apply_to_resources(self, resources: ResourceSpec) -> ResourceSpec:
         """Return what a job of the run asks of Slurm from now on."""
-        old, new = resource_spec(self.before), resource_spec(self.after)
-        return replace(resources, **_new(old, new, field_names(ResourceSpec)))
+        old, new = build_resource_spec(self.before), build_resource_spec(self.after)
+        return replace(resources, **_find_changed_values(old, new, field_names(ResourceSpec)))
 
 
-def _new(old: object, new: object, names: Iterable[str]) -> dict[str, Any]:
+def _find_changed_values(old: object, new: object, names: Iterable[str]) -> dict[str, Any]:
     return {key: getattr(new, key) for key in names if getattr(new, key) != getattr(old, key)}
 
 
-def read_settings_words(words: Iterable[str]) -> tuple[str, ...]:
+def parse_resume_overrides(words: Iterable[str]) -> tuple[str, ...]:
     """Return these overrides, with keys of `cluster` as those of `resources` that they stand for.
 
     Raises UsageError for an override of what may not change.
@@ -92,9 +91,9 @@ def read_settings_words(words: Iterable[str]) -> tuple[str, ...]:
     for word in found:
         key = word.partition("=")[0]
         name = re.sub(r"^\+*resources\.|(?<=additional_parameters)\..*", "", key)
-        if not is_layout_word(word) and name not in MAY_CHANGE:
+        if not is_layout_override(word) and name not in MAY_CHANGE:
             raise UsageError(
-                f"resume cannot change {key}: a run continues with what it was frozen with. What "
+                f"resume cannot change {key}: it was frozen at the launch. What "
                 "may change is the layout (parallel=hsdp, parallel.shard=2 …) and what Slurm is "
                 f"asked for: resources.{', '.join(MAY_CHANGE)}",
                 hint=f"for anything else start another run: hpckit rerun RUN {word}",
@@ -102,9 +101,7 @@ def read_settings_words(words: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-def settings_order(
-    launch: Launch, words: tuple[str, ...], context: Context
-) -> SettingsOrder | None:
+def build_settings_order(launch: Launch, words: tuple[str, ...], context: Context) -> SettingsOrder | None:
     """Return the order for these words, with the function that applies them to a run's settings.
 
     Files of groups are read from the frozen code. The function raises ConfigError, and so does
@@ -112,7 +109,7 @@ def settings_order(
     """
     if not words:
         return None
-    from hpckit.config.compose import compose_sections  # noqa: PLC0415  # Hydra
+    from hpckit.config.compose import compose_parallel_and_resources  # noqa: PLC0415  # Hydra
 
     known: dict[str, LaunchConfig] = {}
 
@@ -120,20 +117,20 @@ def settings_order(
         sections = repr((present.parallel, present.resources))
         if sections not in known:
             cwd = Path(launch.code.working_dir)
-            known[sections] = compose_sections(words, present, environ=context.environ, cwd=cwd)
+            known[sections] = compose_parallel_and_resources(words, present, environ=context.environ, cwd=cwd)
         return known[sections]
 
-    change(load_settings(launch, 0)[0])
+    change(load_run_settings(launch, 0)[0])
     return SettingsOrder(words=words, change=change)
 
 
-def new_settings(
+def compute_new_settings(
     launch: Launch, runs: Sequence[int], order: SettingsOrder | None
 ) -> dict[int, NewSettings]:
     """Return the settings of these runs, as far as they change; raises ConfigError."""
     if order is None:
         return {}
-    of_slurm = [word for word in order.words if not is_layout_word(word)]
+    of_slurm = [word for word in order.words if not is_layout_override(word)]
     if of_slurm and launch.cluster.kind is not ClusterKind.slurm:
         raise UsageError(
             f"{launch.id} runs on this machine, where nothing reads {of_slurm[0]}",
@@ -141,15 +138,15 @@ def new_settings(
         )
     found: dict[int, NewSettings] = {}
     for run in runs:
-        before = load_settings(launch, run)[0]
+        before = load_run_settings(launch, run)[0]
         new = order.change(before)
         after = replace(before, parallel=new.parallel, resources=new.resources)
         try:
-            check_settings(after)
+            check_settings_are_consistent(after)
         except ConfigError as error:
             where = f"{launch.runs[run].id} cannot continue with {' '.join(order.words)}: "
             raise ConfigError(where + error.message, hint=error.hint) from error
-        if gpus_asked(after.resources) != gpus_asked(before.resources):
+        if requested_gpus_per_node(after.resources) != requested_gpus_per_node(before.resources):
             raise UsageError(
                 f"{' '.join(order.words)}: {launch.runs[run].id} would have another number of GPUs",
                 hint=f"start another run: hpckit rerun {launch.runs[run].id} …",
@@ -159,54 +156,47 @@ def new_settings(
     return found
 
 
-def with_new_resources(job: JobSpec, new: NewSettings | None) -> JobSpec:
+def apply_new_resources(job: JobSpec, new: NewSettings | None) -> JobSpec:
     """Return the job of a run with what is asked of Slurm from now on."""
     if new is None:
         return job
-    shared = job.shared_job and replace(job.shared_job, each=new.asked(job.shared_job.each))
-    return replace(job, resources=new.asked(job.resources), shared_job=shared)
+    shared = job.shared_job and replace(job.shared_job, each=new.apply_to_resources(job.shared_job.each))
+    return replace(job, resources=new.apply_to_resources(job.resources), shared_job=shared)
 
 
-def record_settings(
-    launch: Launch,
-    order: SettingsOrder | None,
-    settings: Mapping[int, NewSettings],
-    context: Context,
+def record_new_settings(
+    launch: Launch, order: SettingsOrder | None, settings: Mapping[int, NewSettings], context: Context
 ) -> None:
     """Record the settings that runs have from their next attempt on; raises UsageError."""
     words = () if order is None else order.words
-    for runs in _alike(settings, lambda one: repr((one.after.parallel, one.after.resources))):
+    for runs in _group_runs_by_key(settings, lambda one: repr((one.after.parallel, one.after.resources))):
         after = settings[runs[0]].after
         event = SettingsChanged(
-            at=context.now(),
-            runs=runs,
-            words=words,
-            parallel=after.parallel,
-            resources=after.resources,
+            at=context.now(), runs=runs, words=words, parallel=after.parallel, resources=after.resources
         )
-        with written(launch):
-            record_event(launch.paths, event)
+        with refuse_unwritable_launch(launch):
+            record_launch_event(launch.paths, event)
 
 
-def settings_lines(settings: Mapping[int, NewSettings]) -> list[str]:
+def format_new_settings(settings: Mapping[int, NewSettings]) -> list[str]:
     """Return lines of what is new: `layout  0-3: replicate 2 x tensor 4, params=bf16`."""
     lines = [
-        f"layout  {ranges(runs)}: {settings[runs[0]].layout}"
-        for runs in _alike(settings, lambda one: one.layout)
+        f"layout  {format_ranges(runs)}: {settings[runs[0]].layout}"
+        for runs in _group_runs_by_key(settings, lambda one: one.layout)
         if settings[runs[0]].layout
     ]
-    for runs in _alike(settings, lambda one: repr(one.resources)):
+    for runs in _group_runs_by_key(settings, lambda one: repr(one.resources)):
         new = [f"{key}={value}" for key, value in settings[runs[0]].resources.items()]
-        lines += [f"asks    {ranges(runs)}: {', '.join(new)}"] if new else []
+        lines += [f"asks    {format_ranges(runs)}: {', '.join(new)}"] if new else []
     return lines
 
 
-def settings_documents(settings: Mapping[int, NewSettings]) -> list[dict[str, object]]:
+def new_settings_to_json(settings: Mapping[int, NewSettings]) -> list[dict[str, object]]:
     """Return what `resume --json` says of the new settings."""
     return [
         {
             "index": run,
-            "layout": layout_of(one.after).sizes,
+            "layout": plan_run_layout(one.after).sizes,
             "parallel": one.after.parallel,
             "resources": to_plain(one.resources),
         }
@@ -214,10 +204,9 @@ def settings_documents(settings: Mapping[int, NewSettings]) -> list[dict[str, ob
     ]
 
 
-def _alike(
+def _group_runs_by_key(
     settings: Mapping[int, NewSettings], key: Callable[[NewSettings], str]
 ) -> list[tuple[int, ...]]:
-    """Return the runs in groups of those with the same key."""
     found: dict[str, tuple[int, ...]] = {}
     for run, one in settings.items():
         found[key(one)] = (*found.get(key(one), ()), run)

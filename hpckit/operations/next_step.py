@@ -17,14 +17,14 @@ class LeftView(KeyboardInterrupt):
     """Ctrl-C ended a view, and the message for that has been printed."""
 
 
-def reference(launch: Launch, context: Context) -> str:
+def launch_reference(launch: Launch, context: Context) -> str:
     """Return how to name the launch in commands: its id, or its folder if that is elsewhere."""
     here = default_output_dir(context)
     return launch.id if launch.folder.parent == here else shlex.quote(str(launch.folder))
 
 
 @contextmanager
-def only_a_view(launch: Launch, context: Context) -> Iterator[None]:
+def say_runs_continue_on_ctrl_c(launch: Launch, context: Context) -> Iterator[None]:
     """After Ctrl-C, print that the runs continue and how to view or cancel them.
 
     Then raises LeftView. Use it around the view: a line printed below a view is overwritten.
@@ -34,7 +34,7 @@ def only_a_view(launch: Launch, context: Context) -> Iterator[None]:
     except LeftView:
         raise
     except KeyboardInterrupt:
-        named = reference(launch, context)
+        named = launch_reference(launch, context)
         context.note(
             f"stopped looking; the runs continue. `hpckit status {named} --watch` shows them, "
             f"`hpckit cancel {named}` cancels them"
@@ -42,11 +42,9 @@ def only_a_view(launch: Launch, context: Context) -> Iterator[None]:
         raise LeftView from None
 
 
-def all_results(launches: Sequence[Launch], others: Sequence[str], context: Context) -> str:
+def format_results_command(launches: Sequence[Launch], others: Sequence[str], context: Context) -> str:
     """Return the command for the results of launches together with others next to them, by id."""
     folder = launches[0].folder.parent
     here = folder == default_output_dir(context)
     earlier = [other if here else shlex.quote(str(folder / other)) for other in others]
-    return " ".join(
-        ["hpckit results", *earlier, *(reference(launch, context) for launch in launches)]
-    )
+    return " ".join(["hpckit results", *earlier, *(launch_reference(launch, context) for launch in launches)])

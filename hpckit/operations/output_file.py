@@ -12,7 +12,7 @@ from typing import IO
 
 from hpckit.errors import UsageError
 from hpckit.patterns import lazy_pattern
-from hpckit.record.store import PRIVATE_FILE, open_plain, write_chunks
+from hpckit.record.store import PRIVATE_FILE, open_regular_file, write_chunks
 from hpckit.values import dataclass
 
 _BEGINNING, _END = 4096, 65536
@@ -31,9 +31,7 @@ class OutputKind:
 
 
 REPORT = OutputKind(noun="report", marks=(b'content="hpckit report"',))
-FIGURE = OutputKind(
-    noun="figure", marks=(b"/Creator (hpckit)", b"Software\0hpckit", b"<dc:title>hpckit<")
-)
+FIGURE = OutputKind(noun="figure", marks=(b"/Creator (hpckit)", b"Software\0hpckit", b"<dc:title>hpckit<"))
 VALUE_COLUMNS = ("launch", "run", "attempt", "round", "step", "at", "key", "value", "undone")
 """Of logged values, in an export of their own."""
 
@@ -52,11 +50,7 @@ _PRINTED = lazy_pattern(
     + rb'|\{\s*"launch": null,\s*"(?:dir|overrides)": |\{\s*"ok": (?:true|false),\s*"runs": \d+,'
     rb'|\{\s*"(?:launches|checkpoints|nodes|unconfirmed)": \[\]\s*\}\s*\Z'
     rb"|[^\0]*\(also: logs, cancel\)\n|hpckit: |nothing to launch: |checked [^\n]*: \d+ runs? in "
-    rb"|"
-    + _ID
-    + rb"\S*(?:  created |: )|(?:launch|run|old) +"
-    + _ID
-    + rb"\S*\n(?:name|state|new) )"
+    rb"|" + _ID + rb"\S*(?:  created |: )|(?:launch|run|old) +" + _ID + rb"\S*\n(?:name|state|new) )"
 )
 """What verbs print: tables, CSV, JSON, pages, what `launch` says; not lines of logs."""
 _ANY = OutputKind(noun="output", marks=(*REPORT.marks, *FIGURE.marks, *EXPORT_MARKS.values()))
@@ -66,10 +60,10 @@ def is_output_file(path: Path) -> bool:
     """Whether hpckit wrote this file: a report, a figure, an export, or what a shell redirected."""
     if not path.is_file() or not path.stat().st_size:
         return False
-    with suppress(OSError), open_plain(path) as file:
+    with suppress(OSError), open_regular_file(path) as file:
         if _PRINTED.match(file.read(_BEGINNING)):
             return True
-    return _is_earlier(path, _ANY)
+    return _is_replaceable_output(path, _ANY)
 
 
 def check_output_file(target: Path, kind: OutputKind) -> None:
@@ -84,7 +78,7 @@ def check_output_file(target: Path, kind: OutputKind) -> None:
     what = kind.noun
     if target.name == "-":
         raise UsageError(
-            "`-` names no file here", hint=f"name the file of the {what}, or leave the option out"
+            "`-` is not a file here", hint=f"name the file of the {what}, or leave the option out"
         )
     if target.is_dir():
         raise UsageError(f"{target} is a folder", hint=f"the {what} is a file: name one")
@@ -93,31 +87,31 @@ def check_output_file(target: Path, kind: OutputKind) -> None:
             f"{target} is not a regular file",
             hint=f"the {what} makes a new file, or replaces an earlier {what}: name a file",
         )
-    folder = _place(target).parent
+    folder = _resolve_links(target).parent
     if not folder.is_dir():
         raise UsageError(
             f"{target} cannot be written: there is no folder {folder}",
             hint=f"make it first (mkdir -p), or name another file for the {what}",
         )
-    if kind.marks and target.exists() and not _is_earlier(target, kind):
+    if kind.marks and target.exists() and not _is_replaceable_output(target, kind):
         raise UsageError(
             f"{target} exists, and is no {what} that hpckit wrote",
             hint="name another file, or remove this one first",
         )
 
 
-def _place(target: Path) -> Path:
+def _resolve_links(target: Path) -> Path:
     """Return the file itself, behind symbolic links; raises UsageError for a loop of them."""
     try:
         return target.resolve()
     except (OSError, RuntimeError) as error:
-        raise unwritable(target, error) from error
+        raise unwritable_file_error(target, error) from error
 
 
-def _is_earlier(target: Path, kind: OutputKind) -> bool:
+def _is_replaceable_output(target: Path, kind: OutputKind) -> bool:
     """Whether a file is of this kind, or empty; what cannot be read is neither."""
     try:
-        with open_plain(target) as file:
+        with open_regular_file(target) as file:
             size = os.fstat(file.fileno()).st_size
             text = file.read(_BEGINNING)
             file.seek(max(0, size - _END))
@@ -127,11 +121,11 @@ def _is_earlier(target: Path, kind: OutputKind) -> bool:
     return size == 0 or any(mark in text for mark in kind.marks)
 
 
-def check_suffix(target: Path, suffixes: tuple[str, ...], what: str) -> None:
-    """Raise UsageError unless the file's name ends as one of this kind: a slip replaces no source.
+def check_file_suffix(target: Path, suffixes: tuple[str, ...], what: str) -> None:
+    """Raise UsageError unless the file's name has such a suffix: a slip must not replace a source.
 
     ```python
-    check_suffix(Path("data.csv"), (".html", ".htm"), "report in HTML")  # UsageError
+    check_file_suffix(Path("data.csv"), (".html", ".htm"), "report in HTML")  # UsageError
     ```
     """
     if target.suffix.lower() not in suffixes:
@@ -144,27 +138,27 @@ def check_suffix(target: Path, suffixes: tuple[str, ...], what: str) -> None:
 def write_output_file(target: Path, pieces: Iterable[str | bytes], kind: OutputKind) -> None:
     """Replace the file, or what a symbolic link of this name points at; its permissions stay.
 
-    A new file is the user's alone. Raises UsageError if the file cannot be written, or is none to
-    replace; then it is unchanged.
+    A new file is private to the user. Raises UsageError if the file cannot be written, or must not
+    be replaced; then it is unchanged.
     """
     check_output_file(target, kind)
     try:
-        place = _place(target)
+        place = _resolve_links(target)
         mode = place.stat().st_mode & 0o777 if place.exists() else PRIVATE_FILE
         write_chunks(place, pieces, mode=mode)
     except (OSError, RuntimeError) as error:
-        raise unwritable(target, error) from error
+        raise unwritable_file_error(target, error) from error
 
 
 @contextmanager
-def replaced_file(target: Path, kind: OutputKind) -> Iterator[IO[bytes]]:
+def open_replacement_file(target: Path, kind: OutputKind) -> Iterator[IO[bytes]]:
     """Yield a new file, open for reading and writing, that replaces `target` once it is whole.
 
     For content that is not written from start to end; otherwise as `write_output_file`.
     """
     check_output_file(target, kind)
     try:
-        place = _place(target)
+        place = _resolve_links(target)
         mode = place.stat().st_mode & 0o777 if place.exists() else PRIVATE_FILE
         part = place.with_name(f".{place.name}.{os.urandom(4).hex()}")
         handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
@@ -180,22 +174,20 @@ def replaced_file(target: Path, kind: OutputKind) -> Iterator[IO[bytes]]:
             part.unlink(missing_ok=True)
             raise
     except (OSError, RuntimeError) as error:
-        raise unwritable(target, error) from error
+        raise unwritable_file_error(target, error) from error
 
 
-def unwritable(target: Path, error: OSError | RuntimeError) -> UsageError:
+def unwritable_file_error(target: Path, error: OSError | RuntimeError) -> UsageError:
     """Return the error of a file or folder that cannot be written.
 
     `RuntimeError` is what a loop of symbolic links raises when it is resolved.
     """
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-    return UsageError(
-        f"{target} cannot be written: {reason}", hint="check the folder, quota and free space"
-    )
+    return UsageError(f"{target} cannot be written: {reason}", hint="check the folder, quota and free space")
 
 
 @contextmanager
-def part_folder(target: Path) -> Iterator[Path]:
+def make_export_scratch_folder(target: Path) -> Iterator[Path]:
     """Yield an empty folder, not below the target; remove those that killed exporters left.
 
     Call it only with the target's lock held. Raises OSError.

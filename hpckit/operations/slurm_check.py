@@ -12,14 +12,14 @@ from hpckit.errors import SchedulerError
 from hpckit.model.cluster.site import NodeGroup, Site
 from hpckit.model.finding import ExpectedStart, Finding
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
-from hpckit.planning.checks.cluster import preflight
-from hpckit.planning.checks.limits import chosen_of, partition_names
-from hpckit.planning.checks.node_shape import asks_of_nodes
-from hpckit.planning.checks.sbatch_options import dependency_findings, followed_jobs
+from hpckit.planning.checks.cluster import find_cluster_problems
+from hpckit.planning.checks.limits import get_account_partition_qos, list_possible_partitions
+from hpckit.planning.checks.node_shape import asks_for_node_resources
+from hpckit.planning.checks.sbatch_options import find_unsatisfiable_dependencies, list_jobs_depended_on
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.query import observe
-from hpckit.slurm.site_query import PATIENCE, read_nodes, read_site
-from hpckit.slurm.test_only import rehearse
+from hpckit.slurm.query import observe_jobs
+from hpckit.slurm.site_query import PATIENCE, ask_cluster_facts_for_user, ask_node_groups
+from hpckit.slurm.test_only import dry_run_sbatch
 from hpckit.values import dataclass, field, replace
 
 _FORECASTS = 8
@@ -38,17 +38,15 @@ class Asked:
     starts: list[ExpectedStart] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
 
-    def ask(self) -> None:
+    def ask_slurm(self) -> None:
         """Ask what the cluster offers, then, if no finding is an error, for a forecast."""
         plan = self.plan
-        commands = SlurmCommands(
-            bin_dir=plan.cluster.bin_dir, environ=self.context.environ, timeout=PATIENCE
-        )
-        if commands.available("sbatch"):
-            self.site = read_site(
+        commands = SlurmCommands(bin_dir=plan.cluster.bin_dir, environ=self.context.environ, timeout=PATIENCE)
+        if commands.has_program("sbatch"):
+            self.site = ask_cluster_facts_for_user(
                 commands,
                 login_name(),
-                nodes=any(asks_of_nodes(job.resources) for job in plan.jobs),
+                nodes=any(asks_for_node_resources(job.resources) for job in plan.jobs),
                 heard=self.context.heard,
             )
             self.unchecked.extend(self.site.unknown)
@@ -56,27 +54,29 @@ class Asked:
             where = plan.cluster.bin_dir or "PATH"
             local = "" if self.context.environ.get(NO_LOCAL) else " (cluster=local runs here)"
             self.unchecked.append(
-                f"sbatch was not found in {where}: no limit, no start, and who restarts a "
+                f"sbatch was not found in {where}: limits, start times, and who restarts a "
                 f"preempted run{local}"
             )
-        self.findings.extend(preflight(plan, self.site))
-        if (jobs := followed_jobs(plan)) and self.site.settings is not None:
+        self.findings.extend(find_cluster_problems(plan, self.site))
+        if (jobs := list_jobs_depended_on(plan)) and self.site.settings is not None:
             with suppress(SchedulerError):
-                seen = observe(jobs, commands, self.context.now())
-                self.findings.extend(dependency_findings(plan, seen))
+                seen = observe_jobs(jobs, commands, self.context.now())
+                self.findings.extend(find_unsatisfiable_dependencies(plan, seen))
         refused = any(finding.is_error for finding in self.findings)
         # If slurmctld did not answer the first query, it would not answer this one either.
         if self.site.settings is not None and not refused:
-            self._forecast(commands)
+            self._forecast_starts(commands)
 
-    def _forecast(self, commands: SlurmCommands) -> None:
+    def _forecast_starts(self, commands: SlurmCommands) -> None:
         # Arrays of one sweep with the same resources get the same answer.
         alike = {replace(job.resources, array_parallelism=1): job for job in self.plan.jobs[::-1]}
         jobs = list(alike.values())[::-1]
         for job in jobs[:_FORECASTS]:
             text = self.scripts[job.index]
             try:
-                answer = rehearse(job, text, commands, partial(self._nodes, job, commands))
+                answer = dry_run_sbatch(
+                    job, text, commands, partial(self._list_partition_nodes, job, commands)
+                )
             except SchedulerError as error:
                 self.unchecked.append(f"when {job.name} would start: {error.message}")
                 return
@@ -87,20 +87,19 @@ class Asked:
         if len(jobs) > _FORECASTS:
             self.unchecked.append(
                 f"when the last {len(jobs) - _FORECASTS} of {len(jobs)} kinds of jobs would start: "
-                f"Slurm is asked for {_FORECASTS} at most"
+                f"Slurm is asked for at most {_FORECASTS}"
             )
 
-    def _nodes(self, job: JobSpec, commands: SlurmCommands) -> tuple[NodeGroup, ...] | None:
-        """Return the nodes of the partitions in which the job may start."""
+    def _list_partition_nodes(self, job: JobSpec, commands: SlurmCommands) -> tuple[NodeGroup, ...] | None:
         if self.site.nodes is None:
-            self.site = replace(self.site, nodes=read_nodes(commands))
+            self.site = replace(self.site, nodes=ask_node_groups(commands))
         if self.site.nodes is None:
             return None
-        names = partition_names(self.site, chosen_of(job.resources))
+        names = list_possible_partitions(self.site, get_account_partition_qos(job.resources))
         return tuple(node for node in self.site.nodes if node.partition in names)
 
 
-def as_submitted(plan: LaunchPlan, environ: Mapping[str, str]) -> LaunchPlan:
+def apply_sbatch_variables(plan: LaunchPlan, environ: Mapping[str, str]) -> LaunchPlan:
     """Return the plan with the user's defaults, which sbatch applies if the script sets none."""
 
     def filled(asked: ResourceSpec) -> ResourceSpec:

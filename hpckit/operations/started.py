@@ -26,11 +26,11 @@ class Started:
     left: int = 0
 
 
-def on_slurm(main_jobs: Sequence[str]) -> str:
+def describe_slurm_jobs(main_jobs: Sequence[str]) -> str:
     """Return the description of jobs on Slurm."""
     return f"Slurm, {'jobs' if len(main_jobs) > 1 else 'job'} {', '.join(main_jobs)}"
 
 
-def on_this_machine(executor: LocalStarted) -> str:
+def describe_local_executor(executor: LocalStarted) -> str:
     """Return the description of a local executor."""
     return f"local executor, process {executor.pid} on {executor.host}"

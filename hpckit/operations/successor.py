@@ -16,18 +16,28 @@ from hpckit.model.events import JobAdded, SubmitRefused, Submitted
 from hpckit.model.history import LaunchHistory
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import RequeueOutcome
-from hpckit.operations.add_job import PATIENCE, add_job, alone, in_turn
-from hpckit.operations.frozen_script import rendered
-from hpckit.operations.submit import SBATCH_LIMIT, sbatch_left, slurm_commands, submission_of
-from hpckit.planning.jobs.service_jobs import successor_job
-from hpckit.record.attempts import latest_attempt
-from hpckit.record.launch_events import record_event
+from hpckit.operations.add_job import (
+    PATIENCE,
+    hold_lock_with_patience,
+    lock_launch_for_adding_jobs,
+    record_added_job,
+)
+from hpckit.operations.frozen_script import render_frozen_script
+from hpckit.operations.submit import (
+    SBATCH_LIMIT,
+    build_job_submission,
+    require_slurm_commands,
+    time_sbatch_may_still_take,
+)
+from hpckit.planning.jobs.service_jobs import build_next_attempt_job
+from hpckit.record.attempts import latest_attempt_number
+from hpckit.record.launch_events import record_launch_event
 from hpckit.record.launches import Launch, load_launch, read_launch_history
-from hpckit.record.lock import is_held
-from hpckit.slurm.cancel import cancel
+from hpckit.record.lock import is_lock_held
+from hpckit.slurm.cancel import cancel_jobs
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.query import living_by_name
-from hpckit.slurm.requeue import JobAttempt, leave_out
+from hpckit.slurm.query import ask_living_jobs_by_name
+from hpckit.slurm.requeue import JobAttempt, exclude_nodes_from_job
 from hpckit.values import replace
 
 _TURN = 2 * PATIENCE
@@ -40,31 +50,29 @@ _PAUSE_S = 3.0
 _LOOK_S = 0.2
 
 
-def queue_successor(
-    launch: Launch, index: int, job: JobSpec, slurm_job: str, context: Context
-) -> str | None:
+def queue_successor(launch: Launch, index: int, job: JobSpec, slurm_job: str, context: Context) -> str | None:
     """Queue the next attempt of a run behind its present job, whose Slurm id is `slurm_job`.
 
     Call it once the attempt is open. Returns the Slurm id of the successor; None if there is none,
     and then the reason is printed on standard error.
     """
     try:
-        commands = slurm_commands(launch.cluster.bin_dir, context)
+        commands = require_slurm_commands(launch.cluster.bin_dir, context)
         what = f"is queueing the next job of {launch.runs[index].id}"
-        with in_turn(launch.paths.run(index).successor_lock, what, context, _TURN):
-            waiting = _waiting(load_launch(launch.folder), index, job, commands, context)
+        with hold_lock_with_patience(launch.paths.run(index).successor_lock, what, context, _TURN):
+            waiting = _find_waiting_successor(load_launch(launch.folder), index, job, commands, context)
             if waiting is not None:
                 return waiting
-            with alone(launch, context, patience=PATIENCE) as fresh:
-                added = _next_job(fresh, index, job, slurm_job, context)
+            with lock_launch_for_adding_jobs(launch, context, patience=PATIENCE) as fresh:
+                added = _add_successor_job(fresh, index, job, slurm_job, context)
             # Outside that lock: the index is taken, and other processes wait to take theirs.
-            return None if added is None else _submitted(launch, index, added, commands, context)
+            return None if added is None else _submit_successor(launch, index, added, commands, context)
     except (HpckitError, OSError) as error:
         context.note(f"warning: run {launch.runs[index].id} has no successor: {error}")
         return None
 
 
-def _waiting(
+def _find_waiting_successor(
     launch: Launch, index: int, job: JobSpec, commands: SlurmCommands, context: Context
 ) -> str | None:
     """Return the job that waits behind this very one, and make it the successor by the record.
@@ -72,24 +80,24 @@ def _waiting(
     The sbatch of a process that was killed may go on: what it submits is waited for.
     """
     history = read_launch_history(launch)
-    behind = _behind(history, index, job)
+    behind = _find_added_successor(history, index, job)
     if behind is None:
         return None
-    while not (found := sorted(living_by_name(commands)[behind.name], key=int)):
-        if not sbatch_left(launch, behind, context.now()):
+    while not (found := sorted(ask_living_jobs_by_name(commands)[behind.name], key=int)):
+        if not time_sbatch_may_still_take(launch, behind, context.now()):
             return None
         context.sleep(_PAUSE_S)
     known = history.accepted.get(behind.index)
     waiting = known if known in found else found[-1]
-    cancel([other for other in found if other != waiting], commands)
+    cancel_jobs([other for other in found if other != waiting], commands)
     if waiting != known:
         at = context.now()
         adopted = Submitted(at=at, job_index=behind.index, job=waiting, adopted=True)
-        record_event(launch.paths, adopted)
+        record_launch_event(launch.paths, adopted)
     return waiting
 
 
-def _next_job(
+def _add_successor_job(
     launch: Launch, index: int, job: JobSpec, slurm_job: str, context: Context
 ) -> JobSpec | None:
     """Return the job to submit behind this one, of which none waits; None if the run must end.
@@ -100,41 +108,41 @@ def _next_job(
     history = read_launch_history(launch)
     if index in history.cancelled:
         return None
-    behind, new = _behind(history, index, job), len(launch.jobs)
+    behind, new = _find_added_successor(history, index, job), len(launch.jobs)
     if behind is not None:
-        if behind.index not in history.accepted and behind == successor_job(
+        if behind.index not in history.accepted and behind == build_next_attempt_job(
             launch.id, index, index=behind.index, like=job, after=slurm_job
         ):
             return behind
         message = "another job takes its place: it was no longer queued"
         gone = SubmitRefused(at=context.now(), job_index=behind.index, message=message)
-        record_event(launch.paths, gone)
-    added = successor_job(launch.id, index, index=new, like=job, after=slurm_job)
-    attempts = latest_attempt(launch.paths.run(index).attempts)
+        record_launch_event(launch.paths, gone)
+    added = build_next_attempt_job(launch.id, index, index=new, like=job, after=slurm_job)
+    attempts = latest_attempt_number(launch.paths.run(index).attempts)
     event = JobAdded(at=context.now(), job=added, after=(attempts,), successor=True)
-    add_job(launch, event, rendered(launch, added, context))
+    record_added_job(launch, event, render_frozen_script(launch, added, context))
     return added
 
 
-def _submitted(
+def _submit_successor(
     launch: Launch, index: int, added: JobSpec, commands: SlurmCommands, context: Context
 ) -> str | None:
-    queued = submission_of(added, launch, commands, context).submit_patiently(PATIENCE)[index]
+    queued = build_job_submission(added, launch, commands, context).submit_with_retries(PATIENCE)[index]
     history = read_launch_history(load_launch(launch.folder))
     if index in history.cancelled or added.index in history.dropped:
-        cancel([queued], commands)  # the run was cancelled, or has ended, meanwhile
+        cancel_jobs([queued], commands)  # the run was cancelled, or has ended, meanwhile
         return None
     return queued
 
 
-def _behind(history: LaunchHistory, index: int, job: JobSpec) -> JobSpec | None:
+def _find_added_successor(history: LaunchHistory, index: int, job: JobSpec) -> JobSpec | None:
     """Return the job that was added behind this very one, before Slurm restarted it or just now."""
     successor = history.successors.get(index)
     own = successor is None or successor.job_index == job.index
     return None if own or successor is None else history.jobs[successor.job_index]
 
 
-def starts_in_vain(
+def is_obsolete_successor(
     launch: Launch, index: int, job: JobSpec, slurm_job: str | None, context: Context
 ) -> bool:
     """Whether a job that starts is a successor that was given up, or another one waits for its run.
@@ -149,24 +157,19 @@ def starts_in_vain(
         return False
     commands = SlurmCommands(bin_dir=launch.cluster.bin_dir, environ=context.environ)
     with contextlib.suppress(SchedulerError):
-        return known in living_by_name(commands)[job.name]
+        return known in ask_living_jobs_by_name(commands)[job.name]
     return False
 
 
-def _await_submitter(launch: Launch, index: int, context: Context) -> None:
+def _await_queueing_of_successor(launch: Launch, index: int, context: Context) -> None:
     """Wait while a process queues the run's successor, for as long as one sbatch may take."""
     deadline = context.now() + SBATCH_LIMIT
-    while is_held(launch.paths.run(index).successor_lock) and context.now() < deadline:
+    while is_lock_held(launch.paths.run(index).successor_lock) and context.now() < deadline:
         context.sleep(_LOOK_S)
 
 
-def continue_in_successor(
-    launch: Launch,
-    index: int,
-    job: JobSpec,
-    slurm_job: str,
-    refused: RequeueResult,
-    context: Context,
+def queue_successor_after_refusal(
+    launch: Launch, index: int, job: JobSpec, slurm_job: str, refused: RequeueResult, context: Context
 ) -> RequeueResult:
     """Queue the next attempt behind a job that Slurm has `refused` to start again.
 
@@ -181,7 +184,7 @@ def continue_in_successor(
     return RequeueResult(outcome=RequeueOutcome.requeued, message=message)
 
 
-def hand_to_successor(
+def exclude_successor_nodes(
     launch: Launch, index: int, job: JobSpec, wish: AttemptRequest, context: Context
 ) -> RequeueResult:
     """Exclude the nodes of the wish from the run's successor; return the outcome.
@@ -189,51 +192,45 @@ def hand_to_successor(
     The successor still waits for the end of the present job, so Slurm accepts the change.
     """
     try:
-        _await_submitter(launch, index, context)
-        successor = read_launch_history(load_launch(launch.folder)).successor_of(index)
-        commands = slurm_commands(launch.cluster.bin_dir, context)
+        _await_queueing_of_successor(launch, index, context)
+        successor = read_launch_history(load_launch(launch.folder)).find_successor_job(index)
+        commands = require_slurm_commands(launch.cluster.bin_dir, context)
     except (HpckitError, OSError) as error:
         return RequeueResult(outcome=RequeueOutcome.unreachable, message=str(error))
     if successor is None:
         return RequeueResult(outcome=RequeueOutcome.refused, message="no successor is queued")
-    waiting = JobAttempt(
-        job=successor,
-        restart_count=0,
-        asked=job.resources,
-        owns_run=lambda: True,
-    )
+    waiting = JobAttempt(job=successor, restart_count=0, asked=job.resources, owns_run=lambda: True)
     queued = RequeueResult(
         outcome=RequeueOutcome.requeued, message=f"job {successor} waits for this one's end"
     )
-    return leave_out(commands, waiting, wish.excluded, queued)
+    return exclude_nodes_from_job(commands, waiting, wish.excluded, queued)
 
 
-def drop_successor(launch: Launch, index: int, slurm_job: str, context: Context) -> bool:
+def cancel_successor(launch: Launch, index: int, slurm_job: str, context: Context) -> bool:
     """Cancel the successor of a run that has completed or must not continue; False if that fails.
 
-    `slurm_job` is the run's present job, which is never cancelled here. True also if there is no
-    successor.
+    `slurm_job` is the run's present job, which is never cancelled here. True also if there is no successor.
     """
     try:
-        _await_submitter(launch, index, context)
-        return _dropped(load_launch(launch.folder), index, slurm_job, context)
+        _await_queueing_of_successor(launch, index, context)
+        return _cancel_queued_successor(load_launch(launch.folder), index, slurm_job, context)
     except (HpckitError, OSError) as error:
         context.note(f"warning: the successor of {launch.runs[index].id} is still queued: {error}")
         return False
 
 
-def _dropped(launch: Launch, index: int, slurm_job: str, context: Context) -> bool:
+def _cancel_queued_successor(launch: Launch, index: int, slurm_job: str, context: Context) -> bool:
     history = read_launch_history(launch)
     successor = history.successors.get(index)
     if successor is None:
         return True
-    commands = slurm_commands(launch.cluster.bin_dir, context)
+    commands = require_slurm_commands(launch.cluster.bin_dir, context)
     deadline = context.now() + _DROP_PATIENCE
-    own = history.successor_of(index) == slurm_job
+    own = history.find_successor_job(index) == slurm_job
     while True:
         try:
-            found = living_by_name(commands)[history.jobs[successor.job_index].name]
-            cancel(sorted(found - {slurm_job}), commands)
+            found = ask_living_jobs_by_name(commands)[history.jobs[successor.job_index].name]
+            cancel_jobs(sorted(found - {slurm_job}), commands)
             break
         except SchedulerAbsentError:
             raise
@@ -244,5 +241,5 @@ def _dropped(launch: Launch, index: int, slurm_job: str, context: Context) -> bo
     if not own and slurm_job not in found:
         message = "no longer needed: it was cancelled while it waited"
         dropped = SubmitRefused(at=context.now(), job_index=successor.job_index, message=message)
-        record_event(launch.paths, dropped)
+        record_launch_event(launch.paths, dropped)
     return True

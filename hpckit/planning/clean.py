@@ -11,7 +11,9 @@ from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 
 
-def spared(view: RunView, *, of_slurm: bool, doubtful: Collection[int] = ()) -> str | None:
+def explain_why_clean_keeps_run(
+    view: RunView, *, of_slurm: bool, doubtful: Collection[int] = ()
+) -> str | None:
     """Return why nothing of a run may be removed, or None if it may be cleaned.
 
     `doubtful` are runs for which it is not known whether Slurm accepted them.
@@ -20,12 +22,12 @@ def spared(view: RunView, *, of_slurm: bool, doubtful: Collection[int] = ()) -> 
     if record.index in doubtful:
         return "it is not known whether Slurm accepted it: see `hpckit doctor`"
     if seen is not None and not seen.state.ended:
-        return f"Slurm has not ended its job ({seen.state.text})"
+        return f"its Slurm job has not ended ({seen.state.text})"
     if view.alive:
-        return "the process that carries it lives"
+        return "the process that runs it is alive"
     # Checked before `settled`: the run may have ended by our record, but been restarted by Slurm.
     if of_slurm and record.job and not view.asked and record.state is not RunState.completed:
         return "Slurm has not said whether its job has ended"
-    if not view.settled:
+    if not view.can_no_longer_change:
         return "it may still begin" if view.state is RunState.pending else "it may be alive"
     return None

@@ -54,16 +54,16 @@ _DURATION = lazy_pattern(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>|s|m|min|h)\Z")
 _UNITS = UNIT_SECONDS | {"": 1, "m": 60}
 
 
-def plan_faults(words: Iterable[str]) -> tuple[Fault, ...]:
+def parse_planned_faults(words: Iterable[str]) -> tuple[Fault, ...]:
     """Return the faults of the config key `chaos`.
 
     Each has a `step`, and a `rank` (0 by default). Raises ConfigError with the bad word.
     """
-    faults = (_one(str(text), _WITHIN_RANKS) for text in words)
+    faults = (_parse_fault(str(text), _WITHIN_RANKS) for text in words)
     return tuple(replace(fault, rank=fault.rank or 0) for fault in faults)
 
 
-def split_words(words: Iterable[str]) -> tuple[str, ...]:
+def group_words_by_fault(words: Iterable[str]) -> tuple[str, ...]:
     """Return one text per fault of a command line: every kind begins a new one.
 
     Words before the first kind are returned as the first text.
@@ -77,12 +77,12 @@ def split_words(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def outside_faults(texts: Iterable[str]) -> tuple[Fault, ...]:
+def parse_externally_injected_faults(texts: Iterable[str]) -> tuple[Fault, ...]:
     """Return the faults to inject from outside. Raises UsageError with the bad word."""
-    return tuple(_one(text, _FROM_OUTSIDE) for text in texts)
+    return tuple(_parse_fault(text, _FROM_OUTSIDE) for text in texts)
 
 
-def schedule(
+def generate_random_fault_schedule(
     seed: int, mtbf: timedelta, faults: Sequence[Fault], ranks: int, nodes: Sequence[str] = ()
 ) -> Iterator[tuple[timedelta, Fault]]:
     """Yield faults indefinitely, each with the time after the start at which it is due.
@@ -97,7 +97,7 @@ def schedule(
     while True:
         after -= mtbf * math.log(1.0 - draw())
         chosen, where = faults[int(draw() * len(faults))], draw()
-        yield after, _aimed(chosen, where, ranks, nodes)
+        yield after, _fill_in_missing_fault_target(chosen, where, ranks, nodes)
 
 
 def parse_delay(text: str) -> timedelta:
@@ -111,7 +111,7 @@ def parse_delay(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def _aimed(fault: Fault, where: float, ranks: int, nodes: Sequence[str]) -> Fault:
+def _fill_in_missing_fault_target(fault: Fault, where: float, ranks: int, nodes: Sequence[str]) -> Fault:
     signal = fault.kind in SIGNALS
     if signal and fault.target is FaultTarget.rank and fault.rank is None:
         return replace(fault, rank=int(where * ranks))
@@ -139,7 +139,7 @@ _WITHIN_RANKS = _Grammar(
     needed=("step",),
     targets=False,
     error=ConfigError,
-    hint="such as chaos=['kill rank=1 step=17']; others come from outside: `hpckit chaos --help`",
+    hint="for example chaos=['kill rank=1 step=17']; `hpckit chaos` injects other faults from outside",
 )
 _FROM_OUTSIDE = _Grammar(
     kinds=_OUTSIDE,
@@ -150,35 +150,30 @@ _FROM_OUTSIDE = _Grammar(
 )
 
 
-def _one(text: str, grammar: _Grammar) -> Fault:
+def _parse_fault(text: str, grammar: _Grammar) -> Fault:
     kind_word, *rest = text.split() or [""]
     kind = next((kind for kind in grammar.kinds if kind.value == kind_word), None)
     if kind is None:
-        raise _no_kind(text, kind_word, grammar)
+        raise _build_unknown_fault_error(text, kind_word, grammar)
     fault = Fault(kind=kind)
     for word in rest:
-        fault = _with(fault, word, text, grammar)
+        fault = _set_fault_field_from_word(fault, word, text, grammar)
     for name in (*grammar.needed, *_NEEDED.get(kind, ())):
         if getattr(fault, name) is None:
-            raise grammar.error(
-                f"chaos: {text!r} lacks {name}=…", hint=f"{name} is {_READERS[name].meaning}"
-            )
+            raise grammar.error(f"chaos: {text!r} lacks {name}=…", hint=f"{name} is {_READERS[name].meaning}")
     return fault
 
 
-def _with(fault: Fault, word: str, text: str, grammar: _Grammar) -> Fault:
-    """Return the fault with the value of one more word."""
+def _set_fault_field_from_word(fault: Fault, word: str, text: str, grammar: _Grammar) -> Fault:
     name, equals, value = word.partition("=")
     if not equals and grammar.targets and fault.kind in SIGNALS and name in set(FaultTarget):
         return replace(fault, target=FaultTarget(name))
     allowed = grammar.kinds[fault.kind]
     if not equals or name not in allowed:
-        targets = (
-            f"; or {', '.join(FaultTarget)}" if grammar.targets and fault.kind in SIGNALS else ""
-        )
+        targets = f"; or {', '.join(FaultTarget)}" if grammar.targets and fault.kind in SIGNALS else ""
         known = ", ".join(f"{key}=…" for key in allowed) or "nothing"
         raise grammar.error(
-            f"chaos: {text!r}: {fault.kind} knows no {word!r}", hint=f"it takes {known}{targets}"
+            f"chaos: {text!r}: {fault.kind} takes no {word!r}", hint=f"it takes {known}{targets}"
         )
     try:
         return replace(fault, **{name: _READERS[name].read(value)})
@@ -188,11 +183,11 @@ def _with(fault: Fault, word: str, text: str, grammar: _Grammar) -> Fault:
         ) from None
 
 
-def _no_kind(text: str, word: str, grammar: _Grammar) -> UsageError:
+def _build_unknown_fault_error(text: str, word: str, grammar: _Grammar) -> UsageError:
     near = difflib.get_close_matches(word, [kind.value for kind in grammar.kinds], n=1)
     guess = f"did you mean {near[0]!r}? " if near else ""
     return grammar.error(
-        f"chaos: {text!r} begins with {word!r}, which is no fault that can be injected here; "
+        f"chaos: {text!r} begins with {word!r}, which is not a fault that can be injected here; "
         f"possible are {', '.join(kind.value for kind in grammar.kinds)}",
         hint=guess + grammar.hint,
     )
@@ -206,41 +201,46 @@ class _Reader:
     meaning: str
 
 
-def _whole(text: str, *, least: int = 0, most: int = 2**31) -> int:
+def _parse_whole_number(text: str, *, least: int = 0, most: int = 2**31) -> int:
     if not text.isdecimal() or not least <= int(text) <= most:
         raise ValueError(text)
     return int(text)
 
 
-def _times(text: str) -> int | None:
-    return None if text == "always" else _whole(text, least=1)
+def _parse_repeat_count(text: str) -> int | None:
+    return None if text == "always" else _parse_whole_number(text, least=1)
 
 
-def _real(text: str, *, below: float = math.inf) -> float:
+def _parse_real_number(text: str, *, below: float = math.inf) -> float:
     number = float(text)
     if not 0 <= number < below:
         raise ValueError(text)
     return number
 
 
-def _name(text: str) -> str:
+def _parse_nonempty_text(text: str) -> str:
     if not text:
         raise ValueError(text)
     return text
 
 
 _READERS: Mapping[str, _Reader] = {
-    "rank": _Reader(read=_whole, meaning="the number of a rank, from 0"),
-    "step": _Reader(read=_whole, meaning="the step before which it happens, from 0"),
-    "times": _Reader(read=_times, meaning="how often in the whole run: 1, 2, …, or always"),
-    "code": _Reader(read=lambda text: _whole(text, most=255), meaning="an exit code, 0 to 255"),
-    "seconds": _Reader(read=_real, meaning="a duration in seconds (default: until it is undone)"),
-    "limit_mb": _Reader(read=lambda text: _whole(text, least=1), meaning="at most this many MB"),
-    "mb_per_step": _Reader(read=lambda text: _whole(text, least=1), meaning="MB lost each step"),
-    "folder": _Reader(read=_name, meaning="a folder on the file system to fill"),
-    "node": _Reader(read=_name, meaning="the name of a node of the run"),
-    "partition": _Reader(read=_name, meaning="a partition whose jobs take nodes from the run's"),
+    "rank": _Reader(read=_parse_whole_number, meaning="the number of a rank, from 0"),
+    "step": _Reader(read=_parse_whole_number, meaning="the step before which it happens, from 0"),
+    "times": _Reader(read=_parse_repeat_count, meaning="how often in the whole run: 1, 2, …, or always"),
+    "code": _Reader(read=lambda text: _parse_whole_number(text, most=255), meaning="an exit code, 0 to 255"),
+    "seconds": _Reader(
+        read=_parse_real_number, meaning="a duration in seconds (default: until it is undone)"
+    ),
+    "limit_mb": _Reader(read=lambda text: _parse_whole_number(text, least=1), meaning="at most this many MB"),
+    "mb_per_step": _Reader(read=lambda text: _parse_whole_number(text, least=1), meaning="MB lost each step"),
+    "folder": _Reader(read=_parse_nonempty_text, meaning="a folder on the file system to fill"),
+    "node": _Reader(read=_parse_nonempty_text, meaning="the name of a node of the run"),
+    "partition": _Reader(
+        read=_parse_nonempty_text, meaning="a partition whose jobs take nodes from the run's"
+    ),
     "fraction": _Reader(
-        read=lambda text: _real(text, below=1.0), meaning="a place in the checkpoint, 0 to below 1"
+        read=lambda text: _parse_real_number(text, below=1.0),
+        meaning="a place in the checkpoint, 0 to below 1",
     ),
 }

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from hpckit.errors import ConfigError
-from hpckit.model.counted import counted, ranges
+from hpckit.model.counted import format_count, format_ranges
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.layout import MOST_RANKS, Layout, MeshAxis
 from hpckit.model.parallel.reduction_tree import is_power_of_two
@@ -25,7 +25,7 @@ from hpckit.model.parallel.settings import (
     Recompute,
     Reduction,
     SizeWord,
-    can_compile,
+    can_compile_with_recompute,
 )
 from hpckit.values import dataclass, field_names
 
@@ -39,7 +39,7 @@ _INNER = (MeshAxis.shard, MeshAxis.context, MeshAxis.tensor)
 class NodeShape:
     """The ranks that a layout is for: `nodes` with `tasks_per_node` ranks each.
 
-    `domain_nodes` is how many nodes are joined by a fabric as fast as that within a node (NVLink).
+    `domain_nodes` is how many nodes NVLink connects, as fast as within a node.
     """
 
     nodes: int
@@ -53,8 +53,8 @@ class NodeShape:
 
     def __str__(self) -> str:
         """Return it in words: `4 ranks (2 nodes x 2)`."""
-        nodes = counted(self.nodes, "node")
-        return f"{counted(self.ranks, 'rank')} ({nodes} x {self.tasks_per_node})"
+        nodes = format_count(self.nodes, "node")
+        return f"{format_count(self.ranks, 'rank')} ({nodes} x {self.tasks_per_node})"
 
 
 def plan_layout(parallel: Parallel, shape: NodeShape) -> Layout:
@@ -62,36 +62,36 @@ def plan_layout(parallel: Parallel, shape: NodeShape) -> Layout:
 
     Example: two nodes of four ranks with `shard: node` are `replicate 2 x shard 4`.
     """
-    layout = Layout(**_sizes(parallel, shape))
+    layout = Layout(**_resolve_axis_sizes(parallel, shape))
     if layout.world_size != shape.ranks:
         product = "the number of ranks (resources.nodes x resources.tasks_per_node)"
         possible = shape.ranks % layout.replica_size == 0
         raise ConfigError(
-            f"parallel: {layout} is {counted(layout.world_size, 'rank')}, and the run has {shape}",
+            f"parallel: {layout} is {format_count(layout.world_size, 'rank')}, and the run has {shape}",
             hint=f"set parallel.replicate=rest, or another size, so that their product is {product}"
             if possible
             else f"choose sizes whose product divides {shape.ranks}, {product}",
         )
-    _check_domain(layout, shape)
-    _check_replica(layout, shape)
-    _check_pipeline(parallel, layout)
-    _check_reduction(parallel, layout)
-    _check_compiling(parallel, layout)
+    _check_tensor_ranks_share_nvlink(layout, shape)
+    _check_replica_fits_nodes(layout, shape)
+    _check_pipeline_schedule(parallel, layout)
+    _check_tree_reduction(parallel, layout)
+    _check_compile_support(parallel, layout)
     return layout
 
 
-def layout_of(settings: LaunchConfig) -> Layout:
+def plan_run_layout(settings: LaunchConfig) -> Layout:
     """Return the layout of a run as it is asked for, on all of its nodes; raises ConfigError."""
-    return plan_layout(settings.parallel, shape_of(settings))
+    return plan_layout(settings.parallel, get_requested_nodes_and_ranks(settings))
 
 
 _COUNTED = attrgetter(*(name for name in field_names(LaunchConfig) if name != "params"))
 
 
-def once_for_all(compute: Callable[[LaunchConfig], T]) -> Callable[[LaunchConfig], T]:
+def cache_by_settings(compute: Callable[[LaunchConfig], T]) -> Callable[[LaunchConfig], T]:
     """Return `compute`, called once for all runs whose settings but `params` are the same objects.
 
-    What a sweep does not change is, and that is quicker to see than that it is equal.
+    Runs of a sweep share what it does not change, and identity is faster to test than equality.
     """
     known: dict[tuple[int, ...], tuple[LaunchConfig, T]] = {}  # kept, so that ids stay unique
 
@@ -104,7 +104,7 @@ def once_for_all(compute: Callable[[LaunchConfig], T]) -> Callable[[LaunchConfig
     return computed
 
 
-def planned_layouts(runs: Iterable[LaunchConfig]) -> tuple[str, ...]:
+def describe_layouts(runs: Iterable[LaunchConfig]) -> tuple[str, ...]:
     """Return the layouts of a launch's runs in words, with the runs of each if they differ.
 
     Empty if all of them are plain data parallelism. Raises ConfigError.
@@ -112,29 +112,29 @@ def planned_layouts(runs: Iterable[LaunchConfig]) -> tuple[str, ...]:
     Example: `replicate 2 x shard 4 (a replica is 1 node)`.
     """
     found: dict[str, list[int]] = {}
-    planned = once_for_all(_planned)
+    planned = cache_by_settings(_describe_layout)
     for index, settings in enumerate(runs):
         found.setdefault(planned(settings), []).append(index)
     if len(found) == 1:
         return tuple(filter(None, found))
     return tuple(
-        f"{words}: run{'s' * (len(indices) > 1)} {ranges(indices)}"
+        f"{words}: run{'s' * (len(indices) > 1)} {format_ranges(indices)}"
         for words, indices in found.items()
         if words
     )
 
 
-def _planned(settings: LaunchConfig) -> str:
-    layout = layout_of(settings)
+def _describe_layout(settings: LaunchConfig) -> str:
+    layout = plan_run_layout(settings)
     if layout.is_data_parallel:
         return ""
     per_node = settings.resources.tasks_per_node
     if layout.replica_size < per_node:
         return f"{layout} (a node has {per_node // layout.replica_size} replicas)"
-    return f"{layout} (a replica is {counted(replica_nodes(layout, per_node), 'node')})"
+    return f"{layout} (a replica is {format_count(count_nodes_per_replica(layout, per_node), 'node')})"
 
 
-def shape_of(settings: LaunchConfig) -> NodeShape:
+def get_requested_nodes_and_ranks(settings: LaunchConfig) -> NodeShape:
     """Return the ranks that a run asks for."""
     return NodeShape(
         nodes=settings.resources.nodes,
@@ -143,21 +143,21 @@ def shape_of(settings: LaunchConfig) -> NodeShape:
     )
 
 
-def replica_nodes(layout: Layout, tasks_per_node: int) -> int:
+def count_nodes_per_replica(layout: Layout, tasks_per_node: int) -> int:
     """Return how many nodes a replica takes; 1 if a node holds several."""
     return max(1, layout.replica_size // tasks_per_node)
 
 
-def replica_nodes_of(settings: LaunchConfig) -> int:
-    """Return of how many nodes at a time a round of this run consists; raises ConfigError."""
-    return replica_nodes(layout_of(settings), settings.resources.tasks_per_node)
+def count_run_replica_nodes(settings: LaunchConfig) -> int:
+    """Return how many nodes a replica of this run takes; raises ConfigError."""
+    return count_nodes_per_replica(plan_run_layout(settings), settings.resources.tasks_per_node)
 
 
-def _sizes(parallel: Parallel, shape: NodeShape) -> dict[str, int]:
+def _resolve_axis_sizes(parallel: Parallel, shape: NodeShape) -> dict[str, int]:
     """Return the size of each axis by its name; words become numbers: node, then nodes, rest."""
-    given = {axis: _checked(axis, getattr(parallel, axis.value)) for axis in MeshAxis}
+    given = {axis: _parse_axis_size(axis, getattr(parallel, axis.value)) for axis in MeshAxis}
     words = {axis: size for axis, size in given.items() if isinstance(size, SizeWord)}
-    _refuse_twice(words)
+    _refuse_repeated_size_word(words)
     known = {axis: size for axis, size in given.items() if not isinstance(size, SizeWord)}
     shared = {
         SizeWord.node: (_INNER, shape.tasks_per_node, "the ranks of a node"),
@@ -186,31 +186,28 @@ def _sizes(parallel: Parallel, shape: NodeShape) -> dict[str, int]:
     return {axis.value: known[axis] for axis in MeshAxis}
 
 
-def _checked(axis: MeshAxis, value: int | str) -> int | SizeWord:
+def _parse_axis_size(axis: MeshAxis, value: int | str) -> int | SizeWord:
     words = SIZE_WORDS[axis.value]
     if isinstance(value, str) and value in words:
         return SizeWord(value)
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_RANKS:
         return value
     allowed = " or ".join(["a whole number of 1 or more", *sorted(words)])
-    raise ConfigError(
-        f"parallel.{axis}={value} is no size",
-        hint=f"parallel.{axis} takes {allowed}",
-    )
+    raise ConfigError(f"parallel.{axis}={value} is not a valid size", hint=f"parallel.{axis} takes {allowed}")
 
 
-def _refuse_twice(words: Mapping[MeshAxis, SizeWord]) -> None:
+def _refuse_repeated_size_word(words: Mapping[MeshAxis, SizeWord]) -> None:
     for word in SizeWord:
         axes = [axis for axis, one in words.items() if one is word]
         if len(axes) > 1:
             keys = " and ".join(f"parallel.{axis}" for axis in axes)
             raise ConfigError(
-                f"{keys} are both {word}: how many ranks each gets is open",
+                f"{keys} are both {word}: it is unclear how many ranks each gets",
                 hint=f"give one of them a number, for example parallel.{axes[0]}=2",
             )
 
 
-def _check_domain(layout: Layout, shape: NodeShape) -> None:
+def _check_tensor_ranks_share_nvlink(layout: Layout, shape: NodeShape) -> None:
     """Keep matrices and sequences within a node or its NVLink domain."""
     together = layout.tensor * layout.context
     fast = shape.tasks_per_node * shape.domain_nodes
@@ -218,28 +215,28 @@ def _check_domain(layout: Layout, shape: NodeShape) -> None:
         return
     raise ConfigError(
         f"parallel.tensor={layout.tensor} x parallel.context={layout.context} is {together} ranks, "
-        f"which does not divide the {fast} that are joined by a fast fabric",
-        hint="keep both within a node (resources.tasks_per_node); if NVLink joins several nodes "
-        "here, set cluster.nvlink_nodes to how many",
+        f"which does not divide the {fast} that are in one node or NVLink domain",
+        hint="keep both within a node (resources.tasks_per_node); if NVLink connects several nodes "
+        "here, set cluster.nvlink_nodes to their number",
     )
 
 
-def _check_replica(layout: Layout, shape: NodeShape) -> None:
+def _check_replica_fits_nodes(layout: Layout, shape: NodeShape) -> None:
     """Refuse replicas that neither are whole nodes nor divide one."""
     size, per_node = layout.replica_size, shape.tasks_per_node
     if layout.replicate == 1 or size % per_node == 0 or per_node % size == 0:
         return
     raise ConfigError(
         f"parallel: a replica of {layout} is {size} ranks, and a node has {per_node}: a node "
-        "would hold parts of several replicas, and take all of them with it",
+        "would hold parts of several replicas, and its loss would stop them all",
         hint=f"choose sizes whose product divides {per_node} or is a multiple of it",
     )
 
 
-def _check_pipeline(parallel: Parallel, layout: Layout) -> None:
+def _check_pipeline_schedule(parallel: Parallel, layout: Layout) -> None:
     if parallel.schedule not in SCHEDULES:
         raise ConfigError(
-            f"parallel.schedule={parallel.schedule} is no schedule",
+            f"parallel.schedule={parallel.schedule} is not a known schedule",
             hint=f"parallel.schedule takes {', '.join(SCHEDULES)}",
         )
     if parallel.microbatches is None:
@@ -249,13 +246,13 @@ def _check_pipeline(parallel: Parallel, layout: Layout) -> None:
     if parallel.microbatches < least:
         raise ConfigError(
             f"parallel.microbatches={parallel.microbatches}: {parallel.schedule} with "
-            f"{counted(stages, 'stage')} needs {least} or more",
+            f"{format_count(stages, 'stage')} needs {least} or more",
             hint="leave it out for twice as many as stages",
         )
 
 
-def _check_reduction(parallel: Parallel, layout: Layout) -> None:
-    """Refuse what would make `tree` depend on the number of ranks all the same."""
+def _check_tree_reduction(parallel: Parallel, layout: Layout) -> None:
+    """Refuse settings with which `tree` would still depend on the number of ranks."""
     if parallel.reduce is Reduction.fast:
         return
     groups = layout.data_size * (parallel.microbatches or 1)
@@ -268,7 +265,7 @@ def _check_reduction(parallel: Parallel, layout: Layout) -> None:
     elif parallel.batch is not BatchRule.keep:
         why, hint = f"parallel.batch is {parallel.batch}", "take parallel.batch=keep"
     elif not is_power_of_two(groups):
-        why = f"{counted(layout.replicate, 'replica')} x {parallel.microbatches or 1} is {groups}"
+        why = f"{format_count(layout.replicate, 'replica')} x {parallel.microbatches or 1} is {groups}"
         hint = "choose resources and parallel.microbatches whose product is 2, 4, 8, …"
     else:
         return
@@ -279,10 +276,9 @@ def _check_reduction(parallel: Parallel, layout: Layout) -> None:
     )
 
 
-def _check_compiling(parallel: Parallel, layout: Layout) -> None:
-    """Refuse what torch's compiler stops at."""
+def _check_compile_support(parallel: Parallel, layout: Layout) -> None:
     tensor, context = layout.tensor, layout.context
-    if not parallel.compile or can_compile(parallel.recompute, tensor=tensor, context=context):
+    if not parallel.compile or can_compile_with_recompute(parallel.recompute, tensor=tensor, context=context):
         return
     if parallel.recompute is Recompute.selective:
         what = f"keep some results, and whose matrices are cut (tensor {tensor})"
@@ -291,7 +287,7 @@ def _check_compiling(parallel: Parallel, layout: Layout) -> None:
     others = [
         f"parallel.recompute={choice}"
         for choice in Recompute
-        if can_compile(choice, tensor=tensor, context=context)
+        if can_compile_with_recompute(choice, tensor=tensor, context=context)
     ]
     raise ConfigError(
         f"torch cannot compile units that {what}: parallel.recompute={parallel.recompute}",

@@ -84,51 +84,51 @@ class WebRequest:
     body: bytes
 
 
-def read_destinations(text: str, source: str) -> tuple[Destination, ...]:
+def parse_notice_destinations(text: str, source: str) -> tuple[Destination, ...]:
     """Return the destinations of a text with one address per line; `#` begins a comment line.
 
     Raises ConfigError, which names `source` and the place, and no address.
     """
     lines = [line.strip() for line in text.splitlines()]
     found = [line for line in lines if line and not line.startswith("#")]
-    return tuple(_read(line, place, source) for place, line in enumerate(found, start=1))
+    return tuple(_parse_destination(line, place, source) for place, line in enumerate(found, start=1))
 
 
-def _read(line: str, place: int, source: str) -> Destination:
+def _parse_destination(line: str, place: int, source: str) -> Destination:
     where = f"address {place} of {source}"
     scheme = _SCHEME.match(line)
     if scheme is None:
-        _refuse(where, "has no scheme")
+        _refuse_address(where, "has no scheme")
     match scheme[1].lower():
         case "exec":
-            return _command(line[scheme.end() :], place, where)
+            return _parse_exec_destination(line[scheme.end() :], place, where)
         case ("http" | "https" | "ntfy" | "ntfy+http") as name:
-            return _web(line, name, place, where)
+            return _parse_web_destination(line, name, place, where)
         case name:
             return Destination(place=place, transport=Transport.apprise, scheme=name, url=line)
 
 
-def _command(text: str, place: int, where: str) -> Destination:
+def _parse_exec_destination(text: str, place: int, where: str) -> Destination:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        _refuse(where, f"is no command: {error}")
+        _refuse_address(where, f"is not a valid command: {error}")
     if not words:
-        _refuse(where, "names no command")
+        _refuse_address(where, "names no command")
     return Destination(place=place, transport=Transport.command, scheme="exec", words=words)
 
 
-def _web(line: str, scheme: str, place: int, where: str) -> Destination:
+def _parse_web_destination(line: str, scheme: str, place: int, where: str) -> Destination:
     try:
         parts = urlsplit(line)
         host, port = parts.hostname, parts.port
     except ValueError:
-        _refuse(where, "is no URL")
+        _refuse_address(where, "is no URL")
     if not host or not line.isprintable() or not line.isascii() or " " in line:
-        _refuse(where, "is no URL: it has no host, or a character that no URL has")
+        _refuse_address(where, "is not a URL: it has no host, or a character that URLs cannot have")
     is_ntfy = scheme.startswith("ntfy") or host == _NTFY_HOST
     if is_ntfy and not _TOPIC.match(parts.path):
-        _refuse(where, "names no topic of ntfy: its path is /TOPIC, of letters, digits, - and _")
+        _refuse_address(where, "names no ntfy topic: its path must be /TOPIC, of letters, digits, - and _")
     shown = f"[{host}]" if ":" in host else host
     place_of_host = shown if port is None else f"{shown}:{port}"
     kept = "http" if scheme in ("http", _PLAIN_NTFY) else "https"
@@ -138,11 +138,11 @@ def _web(line: str, scheme: str, place: int, where: str) -> Destination:
         transport=Transport.ntfy if is_ntfy else Transport.web_hook,
         scheme=scheme,
         url=f"{kept}://{place_of_host}{parts.path}{query}",
-        authorization=_authorization(parts),
+        authorization=_build_authorization_header(parts),
     )
 
 
-def _authorization(parts: SplitResult) -> str | None:
+def _build_authorization_header(parts: SplitResult) -> str | None:
     """Return the header for a user and password, or for a token in place of either."""
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     if not user and not password:
@@ -152,11 +152,11 @@ def _authorization(parts: SplitResult) -> str | None:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def _refuse(where: str, why: str) -> NoReturn:
+def _refuse_address(where: str, why: str) -> NoReturn:
     raise ConfigError(f"{where} {why}", hint=f"{_FORMS}; the address itself is not shown")
 
 
-def web_request(destination: Destination, notice: UserNotice) -> WebRequest:
+def build_notice_web_request(destination: Destination, notice: UserNotice) -> WebRequest:
     """Return what to send to a topic of ntfy or to a web hook."""
     headers: dict[str, str] = {}
     if destination.authorization is not None:
@@ -176,7 +176,7 @@ def web_request(destination: Destination, notice: UserNotice) -> WebRequest:
     return WebRequest(url=destination.url, headers=headers, body=body)
 
 
-def document(notice: UserNotice) -> dict[str, object]:
+def notice_to_json(notice: UserNotice) -> dict[str, object]:
     """Return a notice as JSON has it: on a command's standard input, and in its file."""
     return {"v": _VERSION, **to_plain(notice)}
 
@@ -185,8 +185,8 @@ _LEFT = frozenset({RunState.failed, RunState.interrupted, RunState.unknown})
 """States in which a run is told of as failed once nothing continues it."""
 
 
-def kind_of_end(state: RunState, *, continues: bool) -> NoticeKind | None:
-    """Return what the end of an attempt is told as; `continues` is whether another one follows."""
+def notice_kind_for_attempt_end(state: RunState, *, continues: bool) -> NoticeKind | None:
+    """Return the notice kind for the end of an attempt; `continues`: whether another follows."""
     if state is RunState.completed:
         return NoticeKind.completed
     if state is RunState.failed:
@@ -196,15 +196,15 @@ def kind_of_end(state: RunState, *, continues: bool) -> NoticeKind | None:
     return None
 
 
-def kind_of_rest(state: RunState) -> NoticeKind | None:
-    """Return what a run is told as when nothing continues any run of its launch."""
+def notice_kind_for_final_state(state: RunState) -> NoticeKind | None:
+    """Return the kind of notice for a run when nothing continues any run of its launch."""
     if state is RunState.completed:
         return NoticeKind.completed
     return NoticeKind.failed if state in _LEFT else None
 
 
-def kinds_of_event(event: events.Event, attempt: int) -> tuple[NoticeKind, ...]:
-    """Return what an event of a running attempt is told as."""
+def notice_kinds_for_event(event: events.Event, attempt: int) -> tuple[NoticeKind, ...]:
+    """Return the kinds of notices for an event of a running attempt."""
     match event:
         case events.RoundStarted() if attempt > 1 or event.round:
             return (NoticeKind.resumed,)
@@ -214,7 +214,7 @@ def kinds_of_event(event: events.Event, attempt: int) -> tuple[NoticeKind, ...]:
             return ()
 
 
-def wanted_again(told: Iterable[events.Event]) -> bool:
+def was_new_attempt_decided(told: Iterable[events.Event]) -> bool:
     """Return whether the supervisor of an attempt decided that a new attempt should follow.
 
     A supervisor that is cut off loses all other nodes: it decides so, but cannot reach Slurm.
@@ -223,9 +223,9 @@ def wanted_again(told: Iterable[events.Event]) -> bool:
     return bool(rounds) and rounds[-1].action is RoundAction.new_attempt
 
 
-def is_over(view: RunView, *, continues: bool) -> bool:
-    """Return whether a run is over, by the record alone; `continues` as in `kind_of_end`."""
+def is_run_over(view: RunView, *, continues: bool) -> bool:
+    """Return whether a run is over, by the record; `continues` as in `notice_kind_for_attempt_end`."""
     record = view.record
-    if record.cancel_requested and not record.begun:
+    if record.cancel_requested and not record.has_attempt_begun:
         return True
     return view.state.is_final or (view.state is RunState.interrupted and not continues)

@@ -11,26 +11,26 @@ from pathlib import PurePath
 from typing import Any
 
 from hpckit.errors import ConfigError
-from hpckit.model.cluster.gpus_asked import cpus_of_task, gpus_asked
+from hpckit.model.cluster.gpus_asked import count_cpus_per_rank, requested_gpus_per_node
 from hpckit.model.cluster.site import NO_LIMITS, SubmitLimits
-from hpckit.model.command import command_words, invocation
-from hpckit.model.ids import slug
+from hpckit.model.command import parse_invocation, split_command
+from hpckit.model.ids import slugify_name
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, RunSpec, SweepPoint
-from hpckit.planning.checks.config import check_points
+from hpckit.planning.checks.config import check_sweep_points
 from hpckit.planning.jobs.shared_jobs import (
     Asked,
-    chunks,
-    job_of_runs,
-    merged_job,
-    shared_job,
-    shares_jobs,
-    throttle,
+    build_job_of_runs,
+    build_shared_job,
+    do_runs_share_jobs,
+    find_max_concurrent_runs,
+    plan_shared_job,
+    split_runs_into_arrays,
 )
-from hpckit.planning.jobs.stage_jobs import check_stages, stage_jobs
-from hpckit.planning.layout import once_for_all
-from hpckit.planning.signature import frozen_signature
-from hpckit.planning.stages import planned_stages, with_earlier
+from hpckit.planning.jobs.stage_jobs import build_stage_jobs, check_stages
+from hpckit.planning.layout import cache_by_settings
+from hpckit.planning.signature import compute_frozen_signature
+from hpckit.planning.stages import chain_run_signatures, list_stages_of_points
 from hpckit.values import dataclass
 
 
@@ -42,7 +42,7 @@ class LaunchIdentity:
     created_at: datetime
 
 
-def make_plan(
+def build_launch_plan(
     points: Sequence[SweepPoint],
     *,
     identity: LaunchIdentity,
@@ -53,20 +53,19 @@ def make_plan(
 ) -> LaunchPlan:
     """Return the plan of these points, in their order.
 
-    Runs that ask the same of Slurm become one job (an array if there are several), or as few jobs
-    as the limits allow. `folder` is absolute. `arguments` are the words that the user typed.
-    `python` is what the nodes run. Raises ConfigError if the points cannot be run together as
-    configured.
+    Runs that ask the same of Slurm become one job (an array if there are several), or as few jobs as the
+    limits allow. `folder` is absolute. `arguments` are the words that the user typed. `python` is what the
+    nodes run. Raises ConfigError if the points cannot be run together as configured.
     """
-    check_points(points)
+    check_sweep_points(points)
     check_stages(points)
-    stages = planned_stages(points)
+    stages = list_stages_of_points(points)
     runs = tuple(
         RunSpec(
             launch=identity.id,
             index=index,
             overrides=point.overrides,
-            signature=frozen_signature(point.config, point.search, index),
+            signature=compute_frozen_signature(point.config, point.search, index),
             config=point.config,
             settings=point.settings,
             stage=point.stage,
@@ -76,61 +75,65 @@ def make_plan(
     )
     return LaunchPlan(
         id=identity.id,
-        name=launch_name(points[0].settings),
+        name=choose_launch_name(points[0].settings),
         created_at=identity.created_at,
         folder=folder,
         arguments=arguments,
         cluster=points[0].settings.cluster,
         python=python,
-        runs=with_earlier(runs, stages) if stages else runs,
-        jobs=stage_jobs(identity.id, [_asked(point.settings) for point in points], stages, limits)
+        runs=chain_run_signatures(runs, stages) if stages else runs,
+        jobs=build_stage_jobs(
+            identity.id, [_build_resources_and_requeue(point.settings) for point in points], stages, limits
+        )
         if stages
-        else _jobs(identity.id, points, limits),
+        else _group_runs_into_jobs(identity.id, points, limits),
         stages=stages,
         search=points[0].search,
     )
 
 
-def launch_name(settings: LaunchConfig) -> str:
+def choose_launch_name(settings: LaunchConfig) -> str:
     """Return the name of a launch: the configured one, or one made from what its runs start."""
     if settings.name:
         return settings.name
     if settings.entry_point:
         module, _, function = settings.entry_point.partition(":")
-        return slug(f"{module.rpartition('.')[2]}-{function}")
+        return slugify_name(f"{module.rpartition('.')[2]}-{function}")
     if settings.command:
-        started = invocation(command_words(settings.command))
+        started = parse_invocation(split_command(settings.command))
         if started.module:
-            return slug(started.module.rpartition(".")[2])
-        return slug(PurePath(started.script or started.program).stem)
-    return slug("")
+            return slugify_name(started.module.rpartition(".")[2])
+        return slugify_name(PurePath(started.script or started.program).stem)
+    return slugify_name("")
 
 
-def _asked(settings: LaunchConfig) -> Asked:
+def _build_resources_and_requeue(settings: LaunchConfig) -> Asked:
     # A successor waits for the job's end, and a requeued job does not end.
     recovery = settings.recovery
-    return resource_spec(settings), recovery.requeue and not recovery.queue_successor
+    return build_resource_spec(settings), recovery.requeue and not recovery.queue_successor
 
 
-def _jobs(launch: str, points: Sequence[SweepPoint], limits: SubmitLimits) -> tuple[JobSpec, ...]:
+def _group_runs_into_jobs(
+    launch: str, points: Sequence[SweepPoint], limits: SubmitLimits
+) -> tuple[JobSpec, ...]:
     groups: dict[Asked, list[int]] = {}
-    asked = once_for_all(_asked)
+    asked = cache_by_settings(_build_resources_and_requeue)
     for index, point in enumerate(points):
         groups.setdefault(asked(point.settings), []).append(index)
-    if shares_jobs(points[0].settings):
+    if do_runs_share_jobs(points[0].settings):
         # One job for all runs that ask for the same; its elements share the runs.
         return tuple(
-            merged_job(
+            build_shared_job(
                 index,
                 launch,
                 runs,
-                shared_job(len(runs), points[runs[0]].settings, each, limits),
+                plan_shared_job(len(runs), points[runs[0]].settings, each, limits),
                 requeue=requeue,
             )
             for index, ((each, requeue), runs) in enumerate(groups.items())
         )
-    parts = [(key, part) for key, runs in groups.items() for part in chunks(runs, limits)]
-    return tuple(job_of_runs(index, launch, runs, key) for index, (key, runs) in enumerate(parts))
+    parts = [(key, part) for key, runs in groups.items() for part in split_runs_into_arrays(runs, limits)]
+    return tuple(build_job_of_runs(index, launch, runs, key) for index, (key, runs) in enumerate(parts))
 
 
 _AS_ASKED = (
@@ -140,14 +143,14 @@ _AS_ASKED = (
 )
 
 
-def resource_spec(settings: LaunchConfig) -> ResourceSpec:
+def build_resource_spec(settings: LaunchConfig) -> ResourceSpec:
     """Return what Slurm is asked for; the cluster's partition, account and QOS are the defaults."""
     asked, cluster = settings.resources, settings.cluster
-    bound = throttle(settings)
+    bound = find_max_concurrent_runs(settings)
     parallelism = asked.array_parallelism if bound is None else min(bound, asked.array_parallelism)
     return ResourceSpec(
         **{name: getattr(asked, name) for name in _AS_ASKED},
-        cpus_per_task=cpus_of_task(asked),
+        cpus_per_task=count_cpus_per_rank(asked),
         gpus_per_node=asked.gpus_per_node or 0,
         timeout=None if asked.timeout_min is None else timedelta(minutes=asked.timeout_min),
         partition=asked.partition or cluster.partition,
@@ -155,16 +158,18 @@ def resource_spec(settings: LaunchConfig) -> ResourceSpec:
         qos=asked.qos or cluster.qos,
         array_parallelism=parallelism,
         additional_parameters=(
-            *((key, _parameter(key, value)) for key, value in asked.additional_parameters.items()),
-            *_power_cap(settings),
+            *(
+                (key, _convert_sbatch_parameter(key, value))
+                for key, value in asked.additional_parameters.items()
+            ),
+            *_build_power_cap_option(settings),
         ),
     )
 
 
-def _power_cap(settings: LaunchConfig) -> Iterator[tuple[str, str]]:
-    """Yield the site's option for the power of a GPU, for runs that ask for GPUs."""
+def _build_power_cap_option(settings: LaunchConfig) -> Iterator[tuple[str, str]]:
     cluster, option = settings.cluster, settings.cluster.power_cap_option
-    if option is None or cluster.power_cap_w is None or not gpus_asked(settings.resources):
+    if option is None or cluster.power_cap_w is None or not requested_gpus_per_node(settings.resources):
         return
     stated = settings.resources.additional_parameters.items()
     if option in {key.replace("_", "-") for key, value in stated if value not in (None, False)}:
@@ -176,13 +181,12 @@ def _power_cap(settings: LaunchConfig) -> Iterator[tuple[str, str]]:
     yield option, str(int(watts) if watts == int(watts) else round(watts, 3))
 
 
-def _parameter(key: str, value: Any) -> str | bool | None:
+def _convert_sbatch_parameter(key: str, value: Any) -> str | bool | None:
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int | float):
         return str(value)
     raise ConfigError(
-        f"resources.additional_parameters.{key} is {value!r}; it must be a string, "
-        "a number, true or null",
+        f"resources.additional_parameters.{key} is {value!r}; it must be a string, a number, true or null",
         hint="write several values as sbatch would read them: 'a,b'",
     )

@@ -60,10 +60,11 @@ The text is in small letters in each line that matches; empty if that is not kno
 """
 
 
-def printed_patterns(wanted: Sequence[str]) -> Patterns:
+def compile_metric_patterns(wanted: Sequence[str]) -> Patterns:
     """Return the patterns of `observe.printed_metrics`; raises ConfigError.
 
-    Example: `printed_patterns(["loss"])` finds 0.3 in `loss: 0.3`, `Loss=0.3` and `{'loss': 0.3}`.
+    Example: `compile_metric_patterns(["loss"])` finds 0.3 in `loss: 0.3`, `Loss=0.3` and
+    `{'loss': 0.3}`.
     """
     found = []
     for text in wanted:
@@ -76,29 +77,26 @@ def printed_patterns(wanted: Sequence[str]) -> Patterns:
             )
         if not is_expression and text.rstrip().endswith((":", "=")):
             raise ConfigError(
-                f"observe.printed_metrics holds {text!r}, which ends in a sign",
-                hint=f"name {text.rstrip(' :=')!r} alone: `:` and `=` behind it are found",
+                f"observe.printed_metrics holds {text!r}, which ends in : or =",
+                hint=f"name {text.rstrip(' :=')!r} alone: `:` and `=` after it are found",
             )
         plain = rf"(?<![\w./]){_OTHER}{re.escape(text)}['\"]?(?:\s*[=:]\s*|\s+)({_NUMBER})"
         try:
             pattern = re.compile(text if is_expression else plain, re.IGNORECASE)  # noqa: TID251
         except re.error as error:
             raise ConfigError(
-                f"observe.printed_metrics holds {text!r}, which is no regular expression: {error}",
-                hint=_HOW,
+                f"observe.printed_metrics holds {text!r}, not a regular expression: {error}", hint=_HOW
             ) from None
         groups = dict(pattern.groupindex) or {text: 1}
         wrong = [name for name in groups if not name.strip() or name in _TAKEN]
         if wrong or groups == {"step": 1}:
-            raise ConfigError(
-                f"observe.printed_metrics holds {text!r}, which names no metric", hint=_HOW
-            )
+            raise ConfigError(f"observe.printed_metrics holds {text!r}, which names no metric", hint=_HOW)
         found.append((pattern, groups, "" if is_expression else text.lower()))
     return tuple(found)
 
 
-def printed_row(line: str, patterns: Patterns) -> dict[str, Any]:
-    """Return the metrics in a printed line, and the `step` that stands in it; empty if none are.
+def parse_printed_metrics(line: str, patterns: Patterns) -> dict[str, Any]:
+    """Return the metrics in a printed line, and its `step`; empty if there are none.
 
     A metric with several values in the line is left out. Of a line drawn again the latest counts.
     """
@@ -111,7 +109,7 @@ def printed_row(line: str, patterns: Patterns) -> dict[str, Any]:
             continue  # most lines hold no metric, and to look for a text is far quicker
         matches = list(pattern.finditer(text))
         for name, group in groups.items():
-            found = {_number(match[group]) for match in matches}
+            found = {_parse_metric_number(match[group]) for match in matches}
             if len(found) == 1 and (value := found.pop()) is not None:
                 values[name] = value  # of several values nothing says which is meant
     if not values.keys() - {"step"}:
@@ -123,7 +121,7 @@ def printed_row(line: str, patterns: Patterns) -> dict[str, Any]:
     return values
 
 
-def _number(text: str | None) -> float | int | str | None:
+def _parse_metric_number(text: str | None) -> float | int | str | None:
     """Return a number as a row holds it: one that is not finite is a text."""
     try:
         value = float(re.sub(r",(\d{3})(?!\d)", r"\1", text or "").rstrip(",;%"))

@@ -1,7 +1,6 @@
 """Which variables look like secrets, by names and values; masks them in words and messages. Pure.
 
-Mistakes in both directions matter: a plain value that is taken for a secret no longer distinguishes
-runs.
+Mistakes in both directions matter: a plain value that is taken for a secret no longer distinguishes runs.
 """
 
 from __future__ import annotations
@@ -68,9 +67,7 @@ _WORD = lazy_pattern(
     r"(?P<value>.*)\Z",
     re.DOTALL,
 )
-_ASSIGNED = lazy_pattern(
-    r"\b((?:cluster\.)?env\.(\w+))=('[^']*'|\"[^\"]*\"|[^\s'\"]*[^\s'\",:;.)])"
-)
+_ASSIGNED = lazy_pattern(r"\b((?:cluster\.)?env\.(\w+))=('[^']*'|\"[^\"]*\"|[^\s'\"]*[^\s'\",:;.)])")
 _NAME_IN_MAPPING = lazy_pattern(r"(\w+)['\"]?\s*:")
 SEARCHED_FROM = 8
 """Shorter secrets are not searched for in stored text: they occur in too many words."""
@@ -79,7 +76,7 @@ _IN_A_MESSAGE = 4
 
 
 @lru_cache(maxsize=1024)  # the points of a sweep share most of their variables
-def is_secret(name: str, value: str, known: frozenset[str] = frozenset()) -> bool:
+def is_secret_variable(name: str, value: str, known: frozenset[str] = frozenset()) -> bool:
     """Whether a variable of this name, with this value, looks like a secret.
 
     `known` are secrets with other names, such as those of the launching shell: a value that
@@ -112,25 +109,25 @@ def is_secret_name(name: str, value: str = "") -> bool:
     )
 
 
-def known_secrets(environ: Mapping[str, str]) -> frozenset[str]:
+def find_secrets_in_environment(environ: Mapping[str, str]) -> frozenset[str]:
     """Return the secrets of an environment that are long enough to be recognised."""
     return frozenset(
         value
         for name, value in environ.items()
-        if len(value) >= _LONG_ENOUGH and is_secret(name, value)
+        if len(value) >= _LONG_ENOUGH and is_secret_variable(name, value)
     )
 
 
-def masked_words(words: Sequence[str], secrets: Collection[str] = ()) -> tuple[str, ...]:
+def mask_command_line(words: Sequence[str], secrets: Collection[str] = ()) -> tuple[str, ...]:
     """Return words of a command line without the secrets that overrides in them set.
 
     `secrets` are known secret values.
     """
-    return tuple(_without(masked_word(word), secrets) for word in words)
+    return tuple(_mask_known_secrets(mask_override(word), secrets) for word in words)
 
 
 @lru_cache(maxsize=1024)  # the points of a sweep share most of their words
-def masked_word(word: str) -> str:
+def mask_override(word: str) -> str:
     """Return an override without the secret that it sets: `env.HF_TOKEN=***`."""
     found = _WORD.match(word)
     if found is None:
@@ -138,38 +135,40 @@ def masked_word(word: str) -> str:
     name, value = found["name"], found["value"]
     if name is None:
         inside = _NAME_IN_MAPPING.findall(value)
-        secret = is_secret("", value) or any(is_secret_name(name) for name in inside)
+        secret = is_secret_variable("", value) or any(is_secret_name(name) for name in inside)
     else:
-        secret = is_secret(name, value.strip("'\""))
+        secret = is_secret_variable(name, value.strip("'\""))
     return f"{found['head']}={MASK}" if secret else word
 
 
-def masked_text(text: str, words: Sequence[str], known: Collection[str] = ()) -> str:
+def mask_message(text: str, words: Sequence[str], known: Collection[str] = ()) -> str:
     """Return a message without the secrets that `words` of a command line set, and without keys.
 
     `known` are secrets of the environment.
     """
     for word in sorted(words, key=len, reverse=True):
-        text = text.replace(word, masked_word(word))
-    text = _without(text, {part for word in words for part in _set_by(word)}, _IN_A_MESSAGE)
-    text = _without(text, known)
-    return TOKENS.sub(MASK, _ASSIGNED.sub(_masked_assignment, text))
+        text = text.replace(word, mask_override(word))
+    text = _mask_known_secrets(
+        text, {part for word in words for part in _list_secrets_in_override(word)}, _IN_A_MESSAGE
+    )
+    text = _mask_known_secrets(text, known)
+    return TOKENS.sub(MASK, _ASSIGNED.sub(_mask_assignment, text))
 
 
-def _masked_assignment(found: re.Match[str]) -> str:
-    secret = is_secret(found[2], found[3].strip("'\""))
+def _mask_assignment(found: re.Match[str]) -> str:
+    secret = is_secret_variable(found[2], found[3].strip("'\""))
     return f"{found[1]}={MASK}" if secret else found[0]
 
 
-def _set_by(word: str) -> tuple[str, ...]:
+def _list_secrets_in_override(word: str) -> tuple[str, ...]:
     """Return the secret that a word sets, whole and in the parts that a sweep splits it into."""
-    if masked_word(word) == word:
+    if mask_override(word) == word:
         return ()
     value = word.partition("=")[2]
     return (value, *re.split(r"[\s,'\"()\[\]{}:]+", value))
 
 
-def _without(text: str, secrets: Collection[str], least: int = SEARCHED_FROM) -> str:
+def _mask_known_secrets(text: str, secrets: Collection[str], least: int = SEARCHED_FROM) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= least:
             text = text.replace(secret, MASK)

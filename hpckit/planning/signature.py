@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hpckit.model.cluster.gpus_asked import gpus_asked
+from hpckit.model.cluster.gpus_asked import requested_gpus_per_node
 from hpckit.model.launch import LaunchConfig, Resources
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.search import Search
@@ -37,7 +37,7 @@ _OF_ALL_TRIALS = frozenset({"samples", "max_concurrent", "max_gpus"})
 """Of `sweep`, these keys say how many trials there are, and how many at a time."""
 
 
-def run_signature(config: Mapping[str, Any]) -> str:
+def compute_run_signature(config: Mapping[str, Any]) -> str:
     """Return the signature of a resolved configuration: 16 hex digits.
 
     The order of keys counts below the user's own keys, as their code may go through them: layers in
@@ -51,7 +51,7 @@ def run_signature(config: Mapping[str, Any]) -> str:
     if isinstance(counted.get("parallel"), Mapping):
         # It says what becomes of a run that loses nodes, as `recovery` does.
         counted["parallel"] = {k: v for k, v in config["parallel"].items() if k != "fallback"}
-    gpus = {"gpus_per_node": gpus_asked(from_plain(Resources, resources))}
+    gpus = {"gpus_per_node": requested_gpus_per_node(from_plain(Resources, resources))}
     counted["resources"] = gpus | {key: resources.get(key) for key in COUNTED_RESOURCES}
     cluster, runtime = config.get("cluster") or {}, config.get("runtime") or {}
     around = {key: cluster[key] for key in COUNTED_CLUSTER if cluster.get(key)}
@@ -61,23 +61,24 @@ def run_signature(config: Mapping[str, Any]) -> str:
     if config.get("command") is not None and config.get("params"):
         counted["params"] = dict(sorted(config["params"].items()))
     texts = (
-        f"{_text(key)}:{_text(counted[key], by_name=key in _BY_NAME)}" for key in sorted(counted)
+        f"{_to_canonical_json(key)}:{_to_canonical_json(counted[key], by_name=key in _BY_NAME)}"
+        for key in sorted(counted)
     )
     text = f"{{{','.join(texts)}}}"
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:LENGTH]
 
 
-def _text(value: Any, *, by_name: bool = False) -> str:
+def _to_canonical_json(value: Any, *, by_name: bool = False) -> str:
     return json.dumps(value, sort_keys=by_name, ensure_ascii=False, separators=(",", ":"))
 
 
-def frozen_signature(config: Mapping[str, Any], search: Search | None, number: int) -> str:
+def compute_frozen_signature(config: Mapping[str, Any], search: Search | None, number: int) -> str:
     """Return the signature that a run is frozen with: that of its configuration.
 
     If a `search` gives it values when it begins, it is that of what it searches, and of the run's
     number in it.
     """
     if search is None:
-        return run_signature(config)
+        return compute_run_signature(config)
     sweep = {key: value for key, value in config["sweep"].items() if key not in _OF_ALL_TRIALS}
-    return run_signature({**config, "searched": [number, to_plain(search), sweep]})
+    return compute_run_signature({**config, "searched": [number, to_plain(search), sweep]})

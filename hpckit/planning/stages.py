@@ -14,7 +14,7 @@ from typing import Any
 
 from hpckit.errors import ConfigError
 from hpckit.model.plan import RunSpec, SweepPoint
-from hpckit.model.stages import DependencyType, Stage, followed
+from hpckit.model.stages import DependencyType, Stage, list_prerequisite_runs
 from hpckit.patterns import lazy_pattern
 from hpckit.planning.signature import LENGTH
 from hpckit.values import dataclass, replace
@@ -38,24 +38,23 @@ class StageSettings:
     else `afterok`."""
 
 
-def read_stages(configured: Mapping[str, Any]) -> tuple[StageSettings, ...]:
+def parse_stages(configured: Mapping[str, Any]) -> tuple[StageSettings, ...]:
     """Return the stages of a configuration, in their order; raises ConfigError."""
     found: list[StageSettings] = []
     for name, given in configured.items():
-        found.append(_stage(str(name), given, found[-1] if found else None))
+        found.append(_parse_stage(str(name), given, found[-1] if found else None))
     return tuple(found)
 
 
-def _stage(name: str, given: Any, before: StageSettings | None) -> StageSettings:
+def _parse_stage(name: str, given: Any, before: StageSettings | None) -> StageSettings:
     key = f"stages.{name}"
     if not _NAME.match(name):
         raise ConfigError(
-            f"{key} is no name for a stage: those are small letters, digits and _, and begin with "
-            "a letter",
+            f"{key} is not a valid stage name: use small letters, digits and _, and begin with a letter",
             hint=_EXAMPLE,
         )
     if not isinstance(given, Mapping | None):
-        raise ConfigError(f"{key} is {given!r}; it has to be a mapping", hint=_EXAMPLE)
+        raise ConfigError(f"{key} is {given!r}; it must be a mapping", hint=_EXAMPLE)
     stated = given or {}
     for word in stated:
         if word not in STAGE_KEYS:
@@ -64,35 +63,37 @@ def _stage(name: str, given: Any, before: StageSettings | None) -> StageSettings
                 f"{key}.{word} is not a key of a stage; those are {', '.join(STAGE_KEYS)}",
                 hint=f"did you mean {key}.{near[0]}?"
                 if near
-                else f"what the stage is to set goes into {key}.overrides, as on a command line",
+                else f"put its settings into {key}.overrides, as on a command line",
             )
     once = stated.get("once", False)
     if not isinstance(once, bool):
-        raise ConfigError(f"{key}.once is {once!r}; it has to be true or false", hint=_EXAMPLE)
+        raise ConfigError(f"{key}.once is {once!r}; it must be true or false", hint=_EXAMPLE)
     return StageSettings(
         name=name,
-        overrides=_overrides(key, stated.get("overrides") or []),
+        overrides=_check_stage_overrides(key, stated.get("overrides") or []),
         once=once,
-        after=_after(key, stated.get("after"), once=once, before=before),
+        after=_parse_stage_dependency(key, stated.get("after"), once=once, before=before),
     )
 
 
-def _overrides(key: str, given: Any) -> tuple[str, ...]:
+def _check_stage_overrides(key: str, given: Any) -> tuple[str, ...]:
     if isinstance(given, list) and all(isinstance(word, str) for word in given):
         return tuple(given)
     raise ConfigError(
-        f"{key}.overrides is {given!r}; it has to be a list of overrides in Hydra's grammar",
+        f"{key}.overrides is {given!r}; it must be a list of overrides in Hydra's grammar",
         hint="for example overrides: [resources=cpu, entry_point=pipeline:prepare]",
     )
 
 
-def _after(key: str, given: Any, *, once: bool, before: StageSettings | None) -> DependencyType:
+def _parse_stage_dependency(
+    key: str, given: Any, *, once: bool, before: StageSettings | None
+) -> DependencyType:
     alike = before is not None and not once and not before.once
     if given is None:
         return DependencyType.aftercorr if alike else DependencyType.afterok
     if given not in list(DependencyType):
         raise ConfigError(
-            f"{key}.after is {given!r}; it has to be one of {', '.join(DependencyType)}",
+            f"{key}.after is {given!r}; it must be one of {', '.join(DependencyType)}",
             hint="afterok: all runs of the stage before have completed; aftercorr: the one of the "
             "same point; afterany: all have ended, well or not",
         )
@@ -109,7 +110,7 @@ def _after(key: str, given: Any, *, once: bool, before: StageSettings | None) ->
     return DependencyType(given)
 
 
-def planned_stages(points: Sequence[SweepPoint]) -> tuple[Stage, ...]:
+def list_stages_of_points(points: Sequence[SweepPoint]) -> tuple[Stage, ...]:
     """Return the stages of these points, which are those of one stage after the other."""
     if not points or points[0].stage is None:
         return ()
@@ -117,14 +118,14 @@ def planned_stages(points: Sequence[SweepPoint]) -> tuple[Stage, ...]:
     for point in points:
         counts[str(point.stage)] = counts.get(str(point.stage), 0) + 1
     found: list[Stage] = []
-    for stage in read_stages(points[0].settings.stages):
+    for stage in parse_stages(points[0].settings.stages):
         first = found[-1].first + found[-1].count if found else 0
         count = counts[stage.name]
         found.append(Stage(name=stage.name, first=first, count=count, after=stage.after))
     return tuple(found)
 
 
-def with_earlier(runs: Sequence[RunSpec], stages: Sequence[Stage]) -> tuple[RunSpec, ...]:
+def chain_run_signatures(runs: Sequence[RunSpec], stages: Sequence[Stage]) -> tuple[RunSpec, ...]:
     """Return the runs with signatures that also tell what they follow.
 
     Two evaluations of one configuration are not the same thing where they evaluate different runs.
@@ -132,19 +133,19 @@ def with_earlier(runs: Sequence[RunSpec], stages: Sequence[Stage]) -> tuple[RunS
     found: list[RunSpec] = []
     known: dict[range, str] = {}
     for run in runs:
-        before = followed(stages, run.index)
+        before = list_prerequisite_runs(stages, run.index)
         if before not in known:
-            known[before] = digest(found[index].signature for index in before)
-        found.append(replace(run, signature=chained(run.signature, known[before])))
+            known[before] = combine_signatures(found[index].signature for index in before)
+        found.append(replace(run, signature=chain_signature(run.signature, known[before])))
     return tuple(found)
 
 
-def digest(signatures: Iterable[str]) -> str:
+def combine_signatures(signatures: Iterable[str]) -> str:
     """Return one signature for those of several runs; empty for none."""
     text = " ".join(signatures)
     return hashlib.sha256(text.encode()).hexdigest()[:LENGTH] if text else ""
 
 
-def chained(own: str, before: str) -> str:
+def chain_signature(own: str, before: str) -> str:
     """Return the signature of a run from that of its configuration and of what it follows."""
-    return digest([own, before]) if before else own
+    return combine_signatures([own, before]) if before else own

@@ -12,7 +12,7 @@ from pathlib import PurePath
 
 from hpckit.errors import ConfigError
 from hpckit.model.settings import Tracker, TrackerKind
-from hpckit.planning.secrecy import is_secret
+from hpckit.planning.secrecy import is_secret_variable
 from hpckit.values import dataclass
 
 _ID_LENGTH = 16
@@ -38,40 +38,38 @@ class TrackedRun:
     commit: str | None = None
 
 
-def wandb_id(run: str) -> str:
+def compute_wandb_id(run: str) -> str:
     """Return the id that a run has in W&B."""
     return hashlib.sha256(run.encode()).hexdigest()[:_ID_LENGTH]
 
 
-def tracker_variables(
+def build_tracker_env_variables(
     tracker: Tracker, run: TrackedRun, environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the variables of all ranks of a run; `environ` is what they have otherwise."""
     match tracker.kind:
         case TrackerKind.wandb:
-            return _wandb(tracker, run, environ)
+            return _build_wandb_variables(tracker, run, environ)
         case TrackerKind.mlflow:
-            return _mlflow(tracker, run, environ)
+            return _build_mlflow_variables(tracker, run, environ)
         case TrackerKind.none:
             return {}
 
 
-def rank_variables_of_tracker(
-    tracker: Tracker, rank: int, given: Mapping[str, str]
-) -> dict[str, str]:
+def build_rank_tracker_env_variables(tracker: Tracker, rank: int, given: Mapping[str, str]) -> dict[str, str]:
     """Return what differs between ranks: only rank 0 logs, unless the user's own `env` says so."""
     if tracker.kind is not TrackerKind.wandb or rank == 0 or not given.keys().isdisjoint(_SILENT):
         return {}
     return _SILENT
 
 
-def check_tracker(tracker: Tracker) -> None:
+def check_tracker_settings(tracker: Tracker) -> None:
     """Raise ConfigError for values that cannot be used."""
-    if tracker.uri is not None and is_secret("", tracker.uri):
+    if tracker.uri is not None and is_secret_variable("", tracker.uri):
         raise ConfigError(
-            "tracker.uri holds a password, and the launch folder would have it in the clear",
+            "tracker.uri holds a password, which the launch folder would store as plain text",
             hint="leave it out there, and set env.MLFLOW_TRACKING_USERNAME and "
-            "env.MLFLOW_TRACKING_PASSWORD, which are kept apart",
+            "env.MLFLOW_TRACKING_PASSWORD, which are stored separately",
         )
     for key, value, kind in (
         ("tracker.uri", tracker.uri, TrackerKind.mlflow),
@@ -79,19 +77,19 @@ def check_tracker(tracker: Tracker) -> None:
     ):
         if value is not None and tracker.kind is not kind:
             raise ConfigError(
-                f"{key} is {str(value)!r}, but tracker.kind is {tracker.kind}; only {kind} has it",
+                f"{key} is {str(value)!r}, but tracker.kind is {tracker.kind}; only {kind} uses it",
                 hint=f"choose tracker={kind}, or leave {key} out",
             )
 
 
-def _wandb(tracker: Tracker, run: TrackedRun, environ: Mapping[str, str]) -> dict[str, str]:
+def _build_wandb_variables(tracker: Tracker, run: TrackedRun, environ: Mapping[str, str]) -> dict[str, str]:
     variables = {
-        "WANDB_RUN_ID": wandb_id(run.run),
+        "WANDB_RUN_ID": compute_wandb_id(run.run),
         "WANDB_RESUME": "allow",
         "WANDB_RUN_GROUP": run.launch,
         "WANDB_NAME": run.run,
         "WANDB_DIR": run.folder,
-        "WANDB_PROJECT": _project(tracker, run, environ.get("WANDB_PROJECT")),
+        "WANDB_PROJECT": _choose_project_name(tracker, run, environ.get("WANDB_PROJECT")),
     }
     if run.stage is not None:
         variables["WANDB_JOB_TYPE"] = run.stage
@@ -102,17 +100,17 @@ def _wandb(tracker: Tracker, run: TrackedRun, environ: Mapping[str, str]) -> dic
     return variables
 
 
-def _mlflow(tracker: Tracker, run: TrackedRun, environ: Mapping[str, str]) -> dict[str, str]:
+def _build_mlflow_variables(tracker: Tracker, run: TrackedRun, environ: Mapping[str, str]) -> dict[str, str]:
     """Return what MLflow reads. It has no id for a run that does not exist yet, but tags."""
     tags = {_TAG: run.run, "hpckit.launch": run.launch, "mlflow.runName": run.run}
     if run.commit is not None:
         tags["mlflow.source.git.commit"] = run.commit
-    project = _project(tracker, run, environ.get("MLFLOW_EXPERIMENT_NAME"))
+    project = _choose_project_name(tracker, run, environ.get("MLFLOW_EXPERIMENT_NAME"))
     variables = {"MLFLOW_EXPERIMENT_NAME": project, "MLFLOW_RUN_CONTEXT": json.dumps(tags)}
     if tracker.uri is not None:
         variables["MLFLOW_TRACKING_URI"] = tracker.uri
     return variables
 
 
-def _project(tracker: Tracker, run: TrackedRun, inherited: str | None) -> str:
+def _choose_project_name(tracker: Tracker, run: TrackedRun, inherited: str | None) -> str:
     return tracker.project or inherited or PurePath(run.project).name or "hpckit"

@@ -14,23 +14,29 @@ from typing import Any
 
 from hpckit.errors import UsageError
 from hpckit.model.launch import WorkingFolder
-from hpckit.model.plain import plain_fields, to_plain
+from hpckit.model.plain import attributes_to_json, to_plain
 from hpckit.model.plan import LaunchPlan, RunSpec
-from hpckit.record.frozen import foreground_asked
+from hpckit.record.frozen import has_foreground_option
 from hpckit.record.layout import CONFIGS_PER_FILE, LaunchPaths
-from hpckit.record.ownership import check_place
-from hpckit.record.remove import LaunchOrigin, origin_of, remove_tree
+from hpckit.record.ownership import check_folder_is_own
+from hpckit.record.remove import LaunchOrigin, read_launch_origin, remove_tree
 from hpckit.record.secret_variables import write_secrets
 from hpckit.record.snapshot import collect
-from hpckit.record.snapshot.changes import write_sums
-from hpckit.record.snapshot.identity import code_identity
-from hpckit.record.store import PRIVATE_FOLDER, make_folder, write_json, write_new, write_text
-from hpckit.record.trials import write_search
+from hpckit.record.snapshot.changes import write_snapshot_checksums
+from hpckit.record.snapshot.identity import compute_code_identity
+from hpckit.record.store import (
+    PRIVATE_FOLDER,
+    make_private_folder,
+    write_file_non_atomically,
+    write_json,
+    write_text_atomically,
+)
+from hpckit.record.trials import write_search_space
 
 VERSION = 1
 
 
-def freeze(
+def write_frozen_launch(
     plan: LaunchPlan,
     *,
     scripts: Mapping[int, str],
@@ -50,9 +56,9 @@ def freeze(
     missing = [path for path in folder.parents if not path.exists()]
     outputs = missing[-1] if missing else None
     try:
-        make_folder(part, exist_ok=False)
-        check_place(part)
-        _write(plan, LaunchPaths(part), scripts, snapshot)
+        make_private_folder(part, exist_ok=False)
+        check_folder_is_own(part)
+        _write_code_scripts_and_record(plan, LaunchPaths(part), scripts, snapshot)
         _write_configs(plan.runs, LaunchPaths(part), tell)
         write_json(LaunchPaths(part).environment, environment)
         part.rename(folder)
@@ -60,7 +66,7 @@ def freeze(
         with contextlib.suppress(OSError):
             remove_tree(part)
         if outputs is not None and outputs.is_dir():
-            _remove_empty(folder.parent, outputs)
+            _remove_empty_folders(folder.parent, outputs)
         if isinstance(error, OSError):
             raise UsageError(
                 f"the launch folder {folder} cannot be written: {error.strerror or error}"
@@ -71,61 +77,63 @@ def freeze(
         raise
 
 
-def discard_launch(folder: Path) -> None:
+def remove_launch_folder(folder: Path) -> None:
     """Remove the folder of a launch from which nothing was submitted."""
     hidden = folder.with_name(f".{folder.name}.part")
     folder.rename(hidden)
     remove_tree(hidden)
 
 
-def _remove_empty(folder: Path, top: Path) -> None:
+def _remove_empty_folders(folder: Path, top: Path) -> None:
     with contextlib.suppress(OSError):
         while folder.is_relative_to(top):
             folder.rmdir()
             folder = folder.parent
 
 
-def _write(
+def _write_code_scripts_and_record(
     plan: LaunchPlan, paths: LaunchPaths, scripts: Mapping[int, str], snapshot: collect.CodeSnapshot
 ) -> None:
     paths.logs.mkdir(mode=PRIVATE_FOLDER)
     sums: str | None = None
     if snapshot.files is not None:
-        collect.copy(snapshot, paths.code)
-        sums = write_sums(snapshot, paths)
-    identity = code_identity(snapshot, sums)
+        collect.copy_snapshot(snapshot, paths.code)
+        sums = write_snapshot_checksums(snapshot, paths)
+    identity = compute_code_identity(snapshot, sums)
     in_project = any(run.settings.runtime.cwd is WorkingFolder.project for run in plan.runs)
-    record = {**collect.describe_code(snapshot), "identity": identity, "in_project": in_project}
+    record = {**collect.snapshot_to_json(snapshot), "identity": identity, "in_project": in_project}
     text = json.dumps(to_plain(record), indent=2, ensure_ascii=False)
-    write_new(paths.code_record, f"{text}\n")
+    write_file_non_atomically(paths.code_record, f"{text}\n")
     if snapshot.git is not None and snapshot.git.diff:
-        write_new(paths.code_diff, snapshot.git.diff, errors="surrogateescape")
+        write_file_non_atomically(paths.code_diff, snapshot.git.diff, errors="surrogateescape")
     for index, text in scripts.items():
-        write_text(paths.script(index), text)
-    unused = foreground_asked(plan.arguments)
+        write_text_atomically(paths.script(index), text)
+    unused = has_foreground_option(plan.arguments)
     signatures = ("-" if unused else run.signature for run in plan.runs)
-    write_new(paths.signatures, "".join(f"{signature}\n" for signature in signatures))
+    write_file_non_atomically(paths.signatures, "".join(f"{signature}\n" for signature in signatures))
     if plan.search is not None:
-        write_search(paths, plan.search)
+        write_search_space(paths, plan.search)
     write_secrets(paths, [run.secrets for run in plan.runs])
-    origin = origin_of(paths.folder, Path(plan.folder))
-    write_json(paths.launch, _launch_record(plan, paths, snapshot, origin))
+    origin = read_launch_origin(paths.folder, Path(plan.folder))
+    write_json(paths.launch, _build_launch_record(plan, paths, snapshot, origin))
 
 
 def _write_configs(
     runs: Sequence[RunSpec], paths: LaunchPaths, tell: Callable[[int, int], None] | None
 ) -> None:
     """Write the configurations, many per file: cluster file systems are slow with many files."""
-    paths.configs(0).parent.mkdir(mode=PRIVATE_FOLDER)
+    paths.configs_file_of_run(0).parent.mkdir(mode=PRIVATE_FOLDER)
     known: dict[int, str] = {}
     for start in range(0, len(runs), CONFIGS_PER_FILE):
         if tell is not None:
             tell(start, len(runs))
         part = runs[start : start + CONFIGS_PER_FILE]
-        write_new(paths.configs(start), "".join(_config_line(run.config, known) for run in part))
+        write_file_non_atomically(
+            paths.configs_file_of_run(start), "".join(_config_to_json_line(run.config, known) for run in part)
+        )
 
 
-def _config_line(config: Mapping[str, Any], known: dict[int, str]) -> str:
+def _config_to_json_line(config: Mapping[str, Any], known: dict[int, str]) -> str:
     """Return a configuration as JSON; texts of values that runs share are `known` by identity."""
     for value in config.values():
         if id(value) not in known:
@@ -134,22 +142,19 @@ def _config_line(config: Mapping[str, Any], known: dict[int, str]) -> str:
     return "{" + ", ".join(texts) + "}\n"
 
 
-def _launch_record(
+def _build_launch_record(
     plan: LaunchPlan, paths: LaunchPaths, snapshot: collect.CodeSnapshot, origin: LaunchOrigin
 ) -> dict[str, object]:
     record: dict[str, object] = to_plain(
         {
             "v": VERSION,
-            **plain_fields(plan, "id", "name", "created_at"),
+            **attributes_to_json(plan, "id", "name", "created_at"),
             "origin": origin,
-            **plain_fields(plan, "arguments", "python", "cluster", "stages", "swept"),
+            **attributes_to_json(plan, "arguments", "python", "cluster", "stages", "swept"),
             "searched": plan.search is not None,
-            "jobs": [
-                {**to_plain(job), "script": paths.script(job.index).name} for job in plan.jobs
-            ],
+            "jobs": [{**to_plain(job), "script": paths.script(job.index).name} for job in plan.jobs],
             "runs": [
-                plain_fields(run, "index", "id", "overrides", "signature", "stage")
-                for run in plan.runs
+                attributes_to_json(run, "index", "id", "overrides", "signature", "stage") for run in plan.runs
             ],
             "code": {
                 "snapshot": snapshot.files is not None,

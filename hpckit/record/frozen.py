@@ -18,7 +18,7 @@ from hpckit.patterns import lazy_pattern
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.process import this_host
 from hpckit.record.remove import LaunchOrigin
-from hpckit.record.store import read_json, read_plain
+from hpckit.record.store import read_json, read_regular_file
 from hpckit.values import dataclass, replace
 
 
@@ -48,7 +48,7 @@ class CodeRecord:
     project: str
 
     @property
-    def launched_in(self) -> Path:
+    def original_working_dir(self) -> Path:
         """The folder of the project that the launch was made in."""
         return Path(self.project, Path(self.working_dir).relative_to(self.root))
 
@@ -75,50 +75,44 @@ class FrozenFields:
     swept: tuple[str, ...] = ()
 
 
-def foreground_asked(arguments: Iterable[str]) -> bool:
+def has_foreground_option(arguments: Iterable[str]) -> bool:
     """Return whether a launch with these words is in the foreground: no other one reuses it."""
     return "--foreground" in takewhile(lambda word: word != "--", arguments)
 
 
-def run_heads(runs: object) -> tuple[RunHead, ...]:
+def parse_launch_json_runs(runs: object) -> tuple[RunHead, ...]:
     """Return the runs of launch.json; raises KeyError, TypeError or ValueError if malformed."""
     if not isinstance(runs, list) or not runs:
         raise TypeError("runs is not a list of runs")
-    heads = tuple(map(_run_head, runs))
+    heads = tuple(map(_parse_launch_json_run, runs))
     if [head.index for head in heads] != list(range(len(heads))):
         raise ValueError("its runs are not numbered from 0")
     return heads
 
 
-def _run_head(run: Any) -> RunHead:
+def _parse_launch_json_run(run: Any) -> RunHead:
     # Done by hand: for ten thousand runs, from_plain takes a second.
     overrides, stage = run["overrides"], run.get("stage")
     texts = (run["id"], run["signature"], "" if stage is None else stage)
     if not isinstance(overrides, list) or {*map(type, overrides), *map(type, texts)} != {str}:
-        raise TypeError("a run holds something other than texts")
+        raise TypeError("a run has values that are not strings")
     return RunHead(
-        index=run["index"],
-        id=run["id"],
-        overrides=tuple(overrides),
-        signature=run["signature"],
-        stage=stage,
+        index=run["index"], id=run["id"], overrides=tuple(overrides), signature=run["signature"], stage=stage
     )
 
 
-def check_numbers(frozen: FrozenFields, runs: int) -> None:
+def check_jobs_cover_every_run(frozen: FrozenFields, runs: int) -> None:
     """Raise ValueError unless jobs and stages cover every run exactly once."""
     if [job.index for job in frozen.jobs] != list(range(len(frozen.jobs))):
         raise ValueError("its jobs are not numbered from 0")
     if sorted(run for job in frozen.jobs for run in job.runs) != list(range(runs)):
         raise ValueError("its jobs do not have every run once")
     ends = [0, *(stage.first + stage.count for stage in frozen.stages)]
-    if frozen.stages and (
-        ends[-1] != runs or ends[:-1] != [stage.first for stage in frozen.stages]
-    ):
+    if frozen.stages and (ends[-1] != runs or ends[:-1] != [stage.first for stage in frozen.stages]):
         raise ValueError("its stages do not have every run once")
 
 
-def code_record(paths: LaunchPaths, record: Mapping[str, Any]) -> CodeRecord:
+def parse_code_record(paths: LaunchPaths, record: Mapping[str, Any]) -> CodeRecord:
     """Return the folders of the code; raises TypeError or ValueError if malformed."""
     entry = from_plain(CodeRecord, record)
     base = paths.code if entry.snapshot else Path(entry.project)
@@ -130,22 +124,22 @@ def code_record(paths: LaunchPaths, record: Mapping[str, Any]) -> CodeRecord:
     )
 
 
-def read_frozen(path: Path) -> dict[str, Any]:
+def read_launch_json(path: Path) -> dict[str, Any]:
     """Return launch.json; raises NotFoundError if missing, FrozenFolderError if unreadable."""
     try:
         record = read_json(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise no_launch(path.parent, path.name) from None
+        raise no_launch_error(path.parent, path.name) from None
     except OSError as error:
-        raise unreadable_file(path, str(error)) from error
+        raise unreadable_file_error(path, str(error)) from error
     except ValueError as error:
-        raise damaged_file(path, str(error)) from error
+        raise damaged_file_error(path, str(error)) from error
     if not isinstance(record, dict):
-        raise damaged_file(path, "it holds no JSON object")
+        raise damaged_file_error(path, "it does not contain a JSON object")
     return record
 
 
-def no_launch(folder: Path, missing: str) -> NotFoundError:
+def no_launch_error(folder: Path, missing: str) -> NotFoundError:
     """Return the error for a folder that lacks this file of a launch."""
     return NotFoundError(
         f"there is no launch in {folder}: {missing} is missing (seen from {this_host()})",
@@ -154,16 +148,16 @@ def no_launch(folder: Path, missing: str) -> NotFoundError:
     )
 
 
-def damaged_file(path: Path, why: str) -> FrozenFolderError:
+def damaged_file_error(path: Path, why: str) -> FrozenFolderError:
     """Return the error for a file whose content is not what hpckit wrote."""
     return FrozenFolderError(
         f"{path} is damaged: {why} (seen from {this_host()})",
-        hint="it was edited, or the disk was full while it was copied: take a good copy of it. "
-        "hpckit does nothing with this launch without it; to give it up, delete its folder",
+        hint="it was edited, or the disk was full during a copy: restore it from a good copy. "
+        "hpckit needs it for this launch; to give the launch up, delete its folder",
     )
 
 
-def unreadable_file(path: Path, why: str) -> FrozenFolderError:
+def unreadable_file_error(path: Path, why: str) -> FrozenFolderError:
     """Return the error for a file that exists but cannot be read."""
     return FrozenFolderError(
         f"{this_host()} cannot read {path}: {why}",
@@ -175,10 +169,10 @@ def unreadable_file(path: Path, why: str) -> FrozenFolderError:
 _DIFF_OF = lazy_pattern(r'^diff --git (?:"?a/.*"? )"?b/(.*?)"?$', re.MULTILINE)
 
 
-def changed_files(paths: LaunchPaths) -> tuple[str, ...]:
+def list_uncommitted_files(paths: LaunchPaths) -> tuple[str, ...]:
     """Return the files that differed from the commit, limited to files that git tracked."""
     try:
-        diff = read_plain(paths.code_diff).decode("utf-8", "surrogateescape")
+        diff = read_regular_file(paths.code_diff).decode("utf-8", "surrogateescape")
     except OSError:
         return ()
     return tuple(dict.fromkeys(_DIFF_OF.findall(diff)))

@@ -27,7 +27,7 @@ from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.run import RunRecord
 from hpckit.model.states import RunState
 from hpckit.record.layout import LaunchPaths
-from hpckit.record.store import make_folder, read_json, write_text
+from hpckit.record.store import make_private_folder, read_json, write_text_atomically
 from hpckit.values import dataclass, field, field_names, replace
 
 VERSION = 5
@@ -59,7 +59,7 @@ _TIMES: Mapping[str, type] = {"parts": TimeParts, "measured": MeasuredTimes}
 """Those of them that are lists of durations."""
 
 
-def read_record(base: RunRecord, entry: Sequence[Any]) -> RunRecord:
+def decode_run_record(base: RunRecord, entry: Sequence[Any]) -> RunRecord:
     """Return `base` with its latest attempt; raises ValueError, TypeError, KeyError."""
     told = {
         name: _READ[name](value) if name in _READ and value is not None else value
@@ -68,8 +68,8 @@ def read_record(base: RunRecord, entry: Sequence[Any]) -> RunRecord:
     return replace(base, **told | {"job": told["job"] or base.job})
 
 
-def read_account(entry: Sequence[Any]) -> Goodput:
-    """Return the account of an entry; raises as `read_record`."""
+def decode_goodput(entry: Sequence[Any]) -> Goodput:
+    """Return the account of an entry; raises as `decode_run_record`."""
     told = dict(zip(_ACCOUNT, entry, strict=True))
     for name, kind in _TIMES.items():
         times = zip(field_names(kind), told[name], strict=True)
@@ -105,7 +105,7 @@ class RunIndex:
     new: int = 0
     new_accounts: int = 0
 
-    def recall(self, base: RunRecord, after: int) -> RunRecord | None:
+    def find_up_to_date_record(self, base: RunRecord, after: int) -> RunRecord | None:
         """Return a run as of its latest attempt; None if its files have to be read.
 
         `base` is the run without attempts. `after` is how many attempts it had when it was last
@@ -118,103 +118,101 @@ class RunIndex:
             attempt, stamp, quiet, record = entry
             if attempt <= after:
                 return None
-            if not quiet and stamp != self.stamp(base.index, attempt):
+            if not quiet and stamp != self.stat_attempt_files(base.index, attempt):
                 return None
-            found = read_record(base, record)
+            found = decode_run_record(base, record)
         except _UNREADABLE:
             del self.kept[str(base.index)]
             return None
-        if not quiet and self._is_quiet(found):
+        if not quiet and self._has_completed_long_ago(found):
             entry[_QUIET] = True
             self.new += 1
         return found
 
-    def keep(self, record: RunRecord, attempt: int, stamp: list[int] | None) -> None:
+    def cache_record_of_ended_attempt(self, record: RunRecord, attempt: int, stamp: list[int] | None) -> None:
         """Keep a run whose latest attempt has ended; `stamp` was taken before reading it."""
         if stamp is None or not record.state.ended or attempt != record.attempt:
             return
         values = ((name, getattr(record, name)) for name in _RECORD)
         entry = [to_plain(value) if name in _WRITTEN else value for name, value in values]
-        self.kept[str(record.index)] = [attempt, stamp, self._is_quiet(record), entry]
+        self.kept[str(record.index)] = [attempt, stamp, self._has_completed_long_ago(record), entry]
         self.new += 1
 
-    def recall_account(self, run: int, submissions: Iterable[datetime]) -> Goodput | None:
+    def find_up_to_date_goodput(self, run: int, submissions: Iterable[datetime]) -> Goodput | None:
         """Return a run's account if the index has it and it is still valid, else None."""
         if self.accounts is None:
-            self.accounts = _load(self.paths.index_of("accounts"))
+            self.accounts = _read_index_file(self.paths.cache_file("accounts"))
         entry, current = self.accounts.get(str(run)), self.kept.get(str(run))
         if entry is None or current is None:
             return None
         try:
-            if entry[:3] != [*current[:2], _texts(submissions)]:
+            if entry[:3] != [*current[:2], _times_to_json(submissions)]:
                 return None
-            return read_account(entry[3])
+            return decode_goodput(entry[3])
         except _UNREADABLE:
             return None
 
-    def keep_account(self, run: int, submissions: Iterable[datetime], account: Goodput) -> None:
+    def cache_goodput_of_run(self, run: int, submissions: Iterable[datetime], account: Goodput) -> None:
         """Keep the account of a run that is in the index."""
         current = self.kept.get(str(run))
         if current is not None and self.accounts is not None:
             values = ((name, to_plain(getattr(account, name))) for name in _ACCOUNT)
             entry = [list(value.values()) if name in _TIMES else value for name, value in values]
-            self.accounts[str(run)] = [*current[:2], _texts(submissions), entry]
+            self.accounts[str(run)] = [*current[:2], _times_to_json(submissions), entry]
             self.new_accounts += 1
 
-    def save(self) -> None:
+    def save_new_entries(self) -> None:
         """Write new entries if there are enough of them; errors such as a full disk are ignored."""
         worth = max(self.total // 100, 1)
         if self.new >= worth:
-            _save(self.paths.index_of("runs"), self.kept)
+            _write_index_file(self.paths.cache_file("runs"), self.kept)
             self.new = 0
         if self.new_accounts >= worth and self.accounts is not None:
-            _save(self.paths.index_of("accounts"), self.accounts)
+            _write_index_file(self.paths.cache_file("accounts"), self.accounts)
             self.new_accounts = 0
 
-    def stamp(self, run: int, attempt: int) -> list[int] | None:
+    def stat_attempt_files(self, run: int, attempt: int) -> list[int] | None:
         """Return the sizes and times of the files that a record is read from; None without events.
 
         The folder's link count shows new attempts when its time is too coarse.
         """
-        folder, events, *rest = self.paths.read_of_attempt(run, attempt)
+        folder, events, *rest = self.paths.list_attempt_file_paths(run, attempt)
         try:
             seen = os.stat(folder)  # noqa: PTH116  # see layout: no Paths
-            stamp = [seen.st_mtime_ns, seen.st_nlink, *_size_and_time(events)]
+            stamp = [seen.st_mtime_ns, seen.st_nlink, *_read_size_and_mtime(events)]
         except OSError:
             return None
         for path in rest:
             try:
-                stamp += _size_and_time(path)
+                stamp += _read_size_and_mtime(path)
             except OSError:
                 stamp += (0, 0)
         return stamp
 
-    def _is_quiet(self, record: RunRecord) -> bool:
+    def _has_completed_long_ago(self, record: RunRecord) -> bool:
         if record.state is not RunState.completed or record.ended_at is None:
             return False
         return self.now - record.ended_at > QUIET
 
 
-def open_index(
-    paths: LaunchPaths, total: int, now: datetime, *, anew: bool = False
-) -> RunIndex | None:
+def load_run_index(paths: LaunchPaths, total: int, now: datetime, *, anew: bool = False) -> RunIndex | None:
     """Return the index of a launch with `total` runs, None if too few; `anew` starts it empty."""
     if total < LEAST_RUNS:
         return None
-    kept = {} if anew else _load(paths.index_of("runs"))
+    kept = {} if anew else _read_index_file(paths.cache_file("runs"))
     return RunIndex(paths=paths, total=total, now=now, kept=kept, accounts={} if anew else None)
 
 
-def _size_and_time(path: str) -> tuple[int, int]:
+def _read_size_and_mtime(path: str) -> tuple[int, int]:
     seen = os.stat(path)  # noqa: PTH116  # likewise
     return seen.st_size, seen.st_mtime_ns
 
 
-def _texts(moments: Iterable[datetime]) -> list[str]:
+def _times_to_json(moments: Iterable[datetime]) -> list[str]:
     return [to_plain(moment) for moment in moments]
 
 
-def _load(path: Path) -> dict[str, list[Any]]:
+def _read_index_file(path: Path) -> dict[str, list[Any]]:
     try:
         document = read_json(path)
         runs = document["runs"] if document["v"] == VERSION else {}
@@ -223,8 +221,8 @@ def _load(path: Path) -> dict[str, list[Any]]:
     return runs if isinstance(runs, dict) else {}
 
 
-def _save(path: Path, runs: dict[str, list[Any]]) -> None:
+def _write_index_file(path: Path, runs: dict[str, list[Any]]) -> None:
     with suppress(OSError):
-        make_folder(path.parent)
+        make_private_folder(path.parent)
         text = json.dumps({"v": VERSION, "runs": runs}, separators=(",", ":"))
-        write_text(path, text, lasting=False)
+        write_text_atomically(path, text, lasting=False)

@@ -38,53 +38,53 @@ class RoundPaths:
 
     folder: Path
 
-    def of(self, rank: int) -> Path:
+    def rank_folder(self, rank: int) -> Path:
         """Return the folder of a rank's files: for the first ranks, the round's own folder."""
         first = rank - rank % RANKS_PER_FOLDER
         return self.folder / f"from-{first:05d}" if first else self.folder
 
-    def log(self, rank: int) -> Path:
+    def rank_log(self, rank: int) -> Path:
         """Return the log of a rank's standard output and error."""
-        return self.of(rank) / f"rank-{rank:05d}.log"
+        return self.rank_folder(rank) / f"rank-{rank:05d}.log"
 
-    def stacks(self, rank: int) -> Path:
+    def rank_stacks_file(self, rank: int) -> Path:
         """Return the file for a rank's stacks, written when the rank seems to hang."""
-        return self.of(rank) / f"rank-{rank:05d}.stacks.txt"
+        return self.rank_folder(rank) / f"rank-{rank:05d}.stacks.txt"
 
-    def collectives(self, rank: int) -> Path:
+    def rank_collectives_file(self, rank: int) -> Path:
         """Return the file for what a rank said of its collectives when it stood still."""
-        return self.of(rank) / f"rank-{rank:05d}.collectives.json"
+        return self.rank_folder(rank) / f"rank-{rank:05d}.collectives.json"
 
     def nccl_trace(self, rank: int) -> Path:
         """Return the file into which torch dumps a rank's flight recorder at a time-out of NCCL."""
-        return self.of(rank) / f"{NCCL_TRACE}{rank}"
+        return self.rank_folder(rank) / f"{NCCL_TRACE}{rank}"
 
     nccl_log = _Below("nccl-rank-00000.log")
     """The file in which NCCL says, on rank 0, which network it uses."""
 
-    def profile(self, name: str) -> Path:
+    def profile_folder(self, name: str) -> Path:
         """Return the folder for the traces of a profile."""
         return self.folder / f"profile-{name}"
 
-    def trace(self, name: str, rank: int) -> Path:
+    def profile_trace(self, name: str, rank: int) -> Path:
         """Return the file for a rank's trace of a profile: the Chrome trace format, compressed."""
-        return self.profile(name) / f"rank-{rank:05d}.trace.json.gz"
+        return self.profile_folder(name) / f"rank-{rank:05d}.trace.json.gz"
 
     def nsys_report(self, rank: int) -> Path:
         """Return the file for nsys's report about a rank that was started below it."""
-        return self.of(rank) / f"rank-{rank:05d}.nsys-rep"
+        return self.rank_folder(rank) / f"rank-{rank:05d}.nsys-rep"
 
-    def memory(self, rank: int) -> Path:
+    def memory_report(self, rank: int) -> Path:
         """Return the file for the GPU memory in use when it ran out, in figures."""
-        return self.of(rank) / f"rank-{rank:05d}.memory.json"
+        return self.rank_folder(rank) / f"rank-{rank:05d}.memory.json"
 
     def memory_snapshot(self, rank: int) -> Path:
         """Return the file for a snapshot of the GPU memory when it ran out."""
-        return self.of(rank) / f"rank-{rank:05d}.memory.pickle"
+        return self.rank_folder(rank) / f"rank-{rank:05d}.memory.pickle"
 
-    def exit_record(self, rank: int) -> Path:
+    def rank_exception_file(self, rank: int) -> Path:
         """Return the file for the exception that ended a failed rank."""
-        return self.of(rank) / f"rank-{rank:05d}.exit.json"
+        return self.rank_folder(rank) / f"rank-{rank:05d}.exit.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +111,14 @@ class AttemptPaths:
     last_metrics = _Below("metrics.last.json")
     """The last value of each metric: a cache of the rows."""
 
-    def telemetry(self, node: str) -> Path:
+    def newest_telemetry_file(self, node: str) -> Path:
         """Return the file of what a node measures at present: the newest rows."""
         return self.folder / f"telemetry-{node}.jsonl"
 
     old_telemetry = _Below("telemetry")
     """The folder of older telemetry, in a folder for each node."""
 
-    def telemetry_segment(self, node: str, start: datetime) -> Path:
+    def older_telemetry_file(self, node: str, start: datetime) -> Path:
         """Return the file of a node's older telemetry that begins at `start` (UTC)."""
         return self.old_telemetry / node / f"{start:%Y%m%dT%H%M%SZ}.jsonl"
 
@@ -214,22 +214,22 @@ class NoticePaths:
     key: str
 
     @property
-    def record(self) -> Path:
+    def notice_file(self) -> Path:
         """What it says; its existence is the claim on the event."""
         return self.folder / f"{self.key}.json"
 
     @property
-    def sending(self) -> Path:
+    def sending_claim_file(self) -> Path:
         """The claim of the process that is sending it."""
         return self.folder / f"{self.key}.sending"
 
     @property
-    def delivered(self) -> Path:
+    def delivered_file(self) -> Path:
         """Which destinations have it, while others do not."""
         return self.folder / f"{self.key}.delivered"
 
     @property
-    def sent(self) -> Path:
+    def sent_marker_file(self) -> Path:
         """It is sent to all destinations."""
         return self.folder / f"{self.key}.sent"
 
@@ -288,7 +288,7 @@ class LaunchPaths:
     sampler = _Below("search/sampler.json")
     """The random state of an adaptive sweep's sampler, to continue from."""
 
-    def index_of(self, what: str) -> Path:
+    def cache_file(self, what: str) -> Path:
         """Return the cache of the results (`runs`) or of the time `accounts` of ended runs."""
         return self.folder / "index" / f"{what}.json"
 
@@ -299,9 +299,9 @@ class LaunchPaths:
         """Return the files of a notice."""
         return NoticePaths(self.notices, key)
 
-    def read_of_attempt(self, run: int, attempt: int) -> tuple[str, str, str, str]:
+    def list_attempt_file_paths(self, run: int, attempt: int) -> tuple[str, str, str, str]:
         """Return, as text, a run's attempts folder; and events, progress and metrics of one."""
-        attempts = f"{self.run_text(run)}/attempts"
+        attempts = f"{self.run_folder_text(run)}/attempts"
         one = f"{attempts}/{attempt:03d}"
         return attempts, f"{one}/events.jsonl", f"{one}/progress.json", f"{one}/metrics.jsonl"
 
@@ -313,15 +313,15 @@ class LaunchPaths:
         """Return the path of a job's rendered script."""
         return self.folder / f"job-{job_index}.sbatch"
 
-    def configs(self, index: int) -> Path:
+    def configs_file_of_run(self, index: int) -> Path:
         """Return the file whose line `index % CONFIGS_PER_FILE` is this run's configuration."""
         return self.folder / "configs" / f"{index // CONFIGS_PER_FILE:05d}.jsonl"
 
-    def claims(self, job_index: int) -> Path:
+    def packed_job_claims_folder(self, job_index: int) -> Path:
         """Return the folder in which the elements of a packed job record which runs they took."""
         return self.folder / "claims" / str(job_index)
 
-    def run_text(self, index: int) -> str:
+    def run_folder_text(self, index: int) -> str:
         """Return the folder of a run as text: creating ten thousand Path objects is slow."""
         return f"{self.folder}/runs/{index:05d}"
 

@@ -8,9 +8,8 @@ time. Taking the lock does not wait.
 The modification time of a claim shows that its holder is alive. The claim of a dead process on this
 host is taken over at once; that of a process on another host after it has been silent for SILENT_S.
 
-A lock that lies among the user's files is passing: its holder removes the whole folder, while the
-claim still stands. Numbers then start at 1 again, so each holder also looks for a lower claim that
-stands.
+A lock that lies among the user's files is passing: its holder removes the whole folder, while the claim still
+stands. Numbers then start at 1 again, so each holder also looks for a lower claim that stands.
 """
 
 from __future__ import annotations
@@ -26,9 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.errors import HeldError, UsageError
-from hpckit.model.moment import recorded_moment
-from hpckit.record.process import alive, start_mark, this_host
-from hpckit.record.store import make_folder, read_plain, write_first, write_text
+from hpckit.model.moment import format_recorded_time
+from hpckit.record.process import is_process_alive, read_process_start_id, this_host
+from hpckit.record.store import (
+    create_file_if_missing,
+    make_private_folder,
+    read_regular_file,
+    write_text_atomically,
+)
 from hpckit.values import dataclass
 
 SILENT_S = 900.0
@@ -39,22 +43,16 @@ RENEWED_S = 60.0
 
 _TRIES = 10
 _KEPT = 16
-"""This many old claims are kept, so that a process with a slightly old listing still finds its
-number taken. A process with an older listing finds a higher number after making its claim, and
-withdraws.
+"""This many old claims are kept, so that a process with a slightly old listing still finds its number taken.
+A process with an older listing finds a higher number after making its claim, and withdraws.
 """
 
 _FREE = ".free"
 
 
 @contextmanager
-def exclusive(
-    path: Path,
-    *,
-    at: datetime,
-    what: str,
-    renewed_s: float = RENEWED_S,
-    passing: bool = False,
+def hold_lock(
+    path: Path, *, at: datetime, what: str, renewed_s: float = RENEWED_S, passing: bool = False
 ) -> Iterator[None]:
     """Hold the lock `path`, a folder, during the `with` block; `what` says what its holder does.
 
@@ -62,28 +60,28 @@ def exclusive(
     Raises HeldError if another process holds it, UsageError if it cannot be written.
     """
     try:
-        mine = _take(path, _text(at), what, passing=passing)
+        mine = _take_lock(path, _build_claim_text(at), what, passing=passing)
     except OSError as error:
         raise UsageError(
             f"the lock {path} cannot be written: {error.strerror or error}",
             hint="check quota and free space, and that the folder is yours to write",
         ) from error
     try:
-        with _renewed(mine, renewed_s):
+        with _keep_claim_renewed(mine, renewed_s):
             yield
     finally:
         # If no marker can be created, the claim ends with this process.
         with suppress(OSError):
-            if passing and _latest(path) == mine:
-                _remove(path)
+            if passing and _find_latest_claim(path) == mine:
+                _remove_lock_folder(path)
             else:
-                os.link(mine.path, mine.free)
+                os.link(mine.path, mine.released_marker_file)
 
 
-def is_held(path: Path) -> bool:
+def is_lock_held(path: Path) -> bool:
     """Return whether a process that may be alive holds the lock."""
-    latest = _latest(path)
-    return latest is not None and _is_standing(latest)
+    latest = _find_latest_claim(path)
+    return latest is not None and _is_claim_held(latest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,58 +96,58 @@ class _Claim:
         return self.folder / f"{self.number:08d}"
 
     @property
-    def free(self) -> Path:
+    def released_marker_file(self) -> Path:
         return self.folder / f"{self.number:08d}{_FREE}"
 
-    def next(self) -> _Claim:
+    def next_claim(self) -> _Claim:
         return _Claim(folder=self.folder, number=self.number + 1)
 
 
-def _text(at: datetime) -> str:
+def _build_claim_text(at: datetime) -> str:
     pid = os.getpid()
     holder = {
         "host": this_host(),
         "pid": pid,
-        "started": start_mark(pid) or "",
+        "started": read_process_start_id(pid) or "",
         "at": at.isoformat(timespec="seconds"),
         "token": os.urandom(8).hex(),
     }
     return json.dumps(holder) + "\n"
 
 
-def _take(folder: Path, text: str, what: str, *, passing: bool) -> _Claim:
+def _take_lock(folder: Path, text: str, what: str, *, passing: bool) -> _Claim:
     missing: OSError | None = None
     for _ in range(_TRIES):
         # Its holder may be removing it: mkdir and link then say that it exists, or does not.
         try:
-            mine = _try(folder, text, what, passing=passing)
+            mine = _try_to_claim(folder, text, what, passing=passing)
         except (FileNotFoundError, FileExistsError) as error:
             missing = error
             continue
         if mine is not None:
             return mine
-    latest = _latest(folder)
+    latest = _find_latest_claim(folder)
     if latest is None and missing is not None:
         raise missing
-    raise _held(latest or _Claim(folder=folder, number=0), what)
+    raise _build_held_error(latest or _Claim(folder=folder, number=0), what)
 
 
-def _try(folder: Path, text: str, what: str, *, passing: bool) -> _Claim | None:
+def _try_to_claim(folder: Path, text: str, what: str, *, passing: bool) -> _Claim | None:
     """Return a claim if it is the only one, None if another try may help; raises HeldError."""
-    make_folder(folder)
+    make_private_folder(folder)
     if passing:
-        _hide(folder)
-    latest = _latest(folder) or _Claim(folder=folder, number=0)
-    if latest.number and _is_standing(latest):
-        error = _held(latest, what)
+        _hide_lock_folder_from_git(folder)
+    latest = _find_latest_claim(folder) or _Claim(folder=folder, number=0)
+    if latest.number and _is_claim_held(latest):
+        error = _build_held_error(latest, what)
         if latest.path.exists():
             raise error
         return None
-    mine = latest.next()
-    if not write_first(mine.path, text):
+    mine = latest.next_claim()
+    if not create_file_if_missing(mine.path, text):
         return None
-    if _latest(folder) == mine and not (passing and _has_lower(mine)):
-        for number, path in _entries(folder):
+    if _find_latest_claim(folder) == mine and not (passing and _has_lower_held_claim(mine)):
+        for number, path in _list_claim_entries(folder):
             if number <= mine.number - _KEPT:
                 with suppress(OSError):
                     path.unlink()
@@ -159,24 +157,24 @@ def _try(folder: Path, text: str, what: str, *, passing: bool) -> _Claim | None:
     return None
 
 
-def _is_standing(claim: _Claim) -> bool:
-    return not claim.free.exists() and not _is_abandoned(claim)
+def _is_claim_held(claim: _Claim) -> bool:
+    return not claim.released_marker_file.exists() and not _is_claim_abandoned(claim)
 
 
-def _has_lower(mine: _Claim) -> bool:
+def _has_lower_held_claim(mine: _Claim) -> bool:
     """Return whether a claim stands that was made after the folder had been removed."""
-    lower = {number for number, _ in _entries(mine.folder) if number < mine.number}
-    return any(_is_standing(_Claim(folder=mine.folder, number=number)) for number in lower)
+    lower = {number for number, _ in _list_claim_entries(mine.folder) if number < mine.number}
+    return any(_is_claim_held(_Claim(folder=mine.folder, number=number)) for number in lower)
 
 
-def _hide(folder: Path) -> None:
-    """Let git pass over the folder, also if its holder dies."""
+def _hide_lock_folder_from_git(folder: Path) -> None:
+    """Make git ignore the folder, even if its holder dies."""
     mark = folder / ".gitignore"
     if not mark.exists():
-        write_text(mark, "*\n", lasting=False)
+        write_text_atomically(mark, "*\n", lasting=False)
 
 
-def _remove(folder: Path) -> None:
+def _remove_lock_folder(folder: Path) -> None:
     """Remove the folder in one step, with the claim that stands in it; raises OSError."""
     aside = folder.with_name(f"{folder.name}.{os.urandom(4).hex()}")
     folder.rename(aside)
@@ -186,12 +184,12 @@ def _remove(folder: Path) -> None:
             return
 
 
-def _latest(folder: Path) -> _Claim | None:
-    numbers = [number for number, _ in _entries(folder)]
+def _find_latest_claim(folder: Path) -> _Claim | None:
+    numbers = [number for number, _ in _list_claim_entries(folder)]
     return _Claim(folder=folder, number=max(numbers)) if numbers else None
 
 
-def _entries(folder: Path) -> list[tuple[int, Path]]:
+def _list_claim_entries(folder: Path) -> list[tuple[int, Path]]:
     try:
         paths = list(folder.iterdir())
     except FileNotFoundError:
@@ -201,8 +199,7 @@ def _entries(folder: Path) -> list[tuple[int, Path]]:
 
 
 @contextmanager
-def _renewed(mine: _Claim, every_s: float) -> Iterator[None]:
-    """Renew the claim regularly while the work runs."""
+def _keep_claim_renewed(mine: _Claim, every_s: float) -> Iterator[None]:
     done = threading.Event()
 
     def renew() -> None:
@@ -218,14 +215,14 @@ def _renewed(mine: _Claim, every_s: float) -> Iterator[None]:
         done.set()
 
 
-def _read(path: Path) -> str:
+def _read_claim(path: Path) -> str:
     try:
-        return read_plain(path).decode(errors="replace")
+        return read_regular_file(path).decode(errors="replace")
     except FileNotFoundError:
         return ""
 
 
-def _holder(text: str) -> dict[str, Any]:
+def _parse_holder(text: str) -> dict[str, Any]:
     try:
         holder = json.loads(text)
     except ValueError:
@@ -233,20 +230,20 @@ def _holder(text: str) -> dict[str, Any]:
     return holder if isinstance(holder, dict) else {}
 
 
-def _is_abandoned(claim: _Claim) -> bool:
+def _is_claim_abandoned(claim: _Claim) -> bool:
     """Return whether the holder is gone: exact on this host, by silence for other hosts."""
-    holder = _holder(_read(claim.path))
+    holder = _parse_holder(_read_claim(claim.path))
     lives = None
     with suppress(KeyError):
-        lives = alive(holder["host"], holder["pid"], holder["started"])
-    return _is_silent(claim) if lives is None else not lives
+        lives = is_process_alive(holder["host"], holder["pid"], holder["started"])
+    return _is_claim_too_old(claim) if lives is None else not lives
 
 
-def _is_silent(claim: _Claim) -> bool:
+def _is_claim_too_old(claim: _Claim) -> bool:
     """Return whether the claim is older than SILENT_S, by the clock of its own file system."""
     own = claim.folder / f".{claim.path.name}.{os.urandom(4).hex()}"
     try:
-        write_text(own, "", lasting=False)
+        write_text_atomically(own, "", lasting=False)
         return own.stat().st_mtime - claim.path.stat().st_mtime > SILENT_S
     except FileNotFoundError:
         return False
@@ -254,11 +251,11 @@ def _is_silent(claim: _Claim) -> bool:
         own.unlink(missing_ok=True)
 
 
-def _held(claim: _Claim, what: str) -> HeldError:
-    holder = _holder(_read(claim.path))
+def _build_held_error(claim: _Claim, what: str) -> HeldError:
+    holder = _parse_holder(_read_claim(claim.path))
     who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
     return HeldError(
-        f"{who} {what} since {recorded_moment(str(holder.get('at', '?')))}",
+        f"{who} {what} since {format_recorded_time(str(holder.get('at', '?')))}",
         hint=f"wait for it; if that process is gone with its machine, remove {claim.folder} "
-        f"({SILENT_S / 60:.0f} minutes after its last sign of life it counts for nothing)",
+        f"({SILENT_S / 60:.0f} minutes after its last sign of life the lock expires by itself)",
     )

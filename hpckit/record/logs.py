@@ -8,9 +8,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from hpckit.patterns import lazy_pattern
-from hpckit.record.attempts import latest_attempt, numbers_in
+from hpckit.record.attempts import latest_attempt_number, list_numeric_entry_names
 from hpckit.record.launches import Launch
-from hpckit.record.store import open_plain, read_plain
+from hpckit.record.store import open_regular_file, read_regular_file
 from hpckit.values import dataclass, field
 
 _RANK_LOG = lazy_pattern(r"rank-([0-9]+)\.log\Z")
@@ -40,32 +40,32 @@ class LogFile:
     round: int | None = None
 
 
-def attempts(launch: Launch, index: int) -> tuple[int, ...]:
+def list_run_attempts(launch: Launch, index: int) -> tuple[int, ...]:
     """Return the numbers of a run's attempts, in order."""
-    return _numbers(launch.paths.run(index).attempts)
+    return _list_numbers_or_empty(launch.paths.run(index).attempts)
 
 
-def rounds(launch: Launch, index: int, attempt: int | None = None) -> tuple[int, ...]:
+def list_attempt_rounds(launch: Launch, index: int, attempt: int | None = None) -> tuple[int, ...]:
     """Return the numbers of the rounds of an attempt (default: the latest), in order."""
-    number = attempt or latest_attempt(launch.paths.run(index).attempts)
-    return _numbers(launch.paths.run(index).attempt(number).rounds)
+    number = attempt or latest_attempt_number(launch.paths.run(index).attempts)
+    return _list_numbers_or_empty(launch.paths.run(index).attempt(number).rounds)
 
 
-def _numbers(folder: Path) -> tuple[int, ...]:
+def _list_numbers_or_empty(folder: Path) -> tuple[int, ...]:
     try:
-        return tuple(sorted(numbers_in(folder)))
+        return tuple(sorted(list_numeric_entry_names(folder)))
     except OSError:
         return ()
 
 
-def rank_logs(
+def find_rank_logs(
     launch: Launch, index: int, attempt: int | None = None, round_number: int | None = None
 ) -> Mapping[int, LogFile]:
     """Return the logs of all ranks in a round (default: the latest round of the latest attempt)."""
-    number = attempt or latest_attempt(launch.paths.run(index).attempts)
+    number = attempt or latest_attempt_number(launch.paths.run(index).attempts)
     paths = launch.paths.run(index).attempt(number)
     if round_number is None:
-        round_number = max(rounds(launch, index, number), default=None)
+        round_number = max(list_attempt_rounds(launch, index, number), default=None)
     if round_number is None:
         return {}
     found: dict[int, LogFile] = {}
@@ -74,23 +74,19 @@ def rank_logs(
         match = _RANK_LOG.match(path.name)
         if match is not None:
             rank = int(match[1])
-            found[rank] = LogFile(
-                kind=LogKind.rank, path=path, rank=rank, attempt=number, round=round_number
-            )
+            found[rank] = LogFile(kind=LogKind.rank, path=path, rank=rank, attempt=number, round=round_number)
     return found
 
 
-def other_logs(
+def find_logs_without_rank_logs(
     launch: Launch, index: int, *, job: str | None, attempt: int | None = None
 ) -> tuple[LogFile, ...]:
     """Return the non-empty logs that may say why a run has no rank logs."""
-    number = attempt or latest_attempt(launch.paths.run(index).attempts)
+    number = attempt or latest_attempt_number(launch.paths.run(index).attempts)
     agents = launch.paths.run(index).attempt(number).agents_log
     logs = [LogFile(kind=LogKind.agents, path=agents, attempt=number)]
     specs = [spec.index for spec in launch.jobs if index in spec.runs and job is not None]
-    logs += [
-        LogFile(kind=LogKind.batch, path=launch.paths.job_log(spec, job or "")) for spec in specs
-    ]
+    logs += [LogFile(kind=LogKind.batch, path=launch.paths.job_log(spec, job or "")) for spec in specs]
     logs.append(LogFile(kind=LogKind.executor, path=launch.paths.local_log))
     found = []
     for log in logs:
@@ -99,10 +95,10 @@ def other_logs(
     return tuple(found)
 
 
-def read_text(path: Path) -> str:
+def read_whole_log(path: Path) -> str:
     """Return a whole log, empty if there is none; bytes that are not UTF-8 are replaced."""
     try:
-        return read_plain(path).decode(errors="replace")
+        return read_regular_file(path).decode(errors="replace")
     except OSError:
         return ""
 
@@ -115,10 +111,10 @@ class LogTail:
     _offset: int = field(default=0, init=False)
     _held: bytes = field(default=b"", init=False)
 
-    def lines(self) -> Iterator[str]:
+    def read_new_lines(self) -> Iterator[str]:
         """Yield the lines that were completed since the last call."""
         try:
-            file = open_plain(self.path)
+            file = open_regular_file(self.path)
         except OSError:
             return
         with file:
@@ -128,7 +124,7 @@ class LogTail:
                 *whole, self._held = (self._held + chunk).split(b"\n")
                 yield from (line.decode(errors="replace") for line in whole)
 
-    def rest(self) -> Iterator[str]:
+    def read_unfinished_line(self) -> Iterator[str]:
         """Yield the held-back line, if any, when the log is complete."""
         if self._held:
             yield self._held.decode(errors="replace")

@@ -1,8 +1,7 @@
 """Looks for files and folders that a configuration or command names but the run will not find.
 
-No file is opened. Nodes may see other file systems than this machine, so everything is only a
-warning. A text that may be a path counts as one if it exists; if it exists nowhere, it must be
-clearly a path.
+No file is opened. Nodes may see other file systems than this machine, so everything is only a warning. A text
+that may be a path counts as one if it exists; if it exists nowhere, it must be clearly a path.
 """
 
 from __future__ import annotations
@@ -13,13 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpckit.model.command import invocation, shell_commands
-from hpckit.model.counted import listed
-from hpckit.model.finding import Finding, error, warning
+from hpckit.model.command import parse_invocation, parse_shell_commands
+from hpckit.model.counted import format_short_list
+from hpckit.model.finding import Finding, build_error_finding, build_warning_finding
 from hpckit.model.launch import ClusterKind, LaunchConfig
-from hpckit.model.plain import texts
+from hpckit.model.plain import iterate_config_strings
 from hpckit.patterns import lazy_pattern
-from hpckit.record.ownership import judge_data, path_status, place_stranger, weights_file
+from hpckit.record.ownership import (
+    explain_unsafe_path,
+    explain_untrusted_data,
+    find_weights_file,
+    read_path_status,
+)
 from hpckit.values import dataclass, field
 
 _READ = frozenset(
@@ -89,44 +93,46 @@ class ProjectFolder:
     named: set[str] = field(default_factory=set)
 
 
-def configured_paths(config: Mapping[str, Any], project: ProjectFolder) -> Iterator[Finding]:
+def warn_about_config_paths(config: Mapping[str, Any], project: ProjectFolder) -> Iterator[Finding]:
     """Yield warnings for paths in the user's own keys."""
     own = {name: one for name, one in config.items() if name not in _OURS}
-    for key, text in texts(own):
+    for key, text in iterate_config_strings(own):
         if len(text) > 1:
-            yield from _looked_at(_Named(key=".".join(key), text=text, words=_words(key)), project)
+            yield from _warn_if_path_is_missing(
+                _Named(key=".".join(key), text=text, words=_split_key_words(key)), project
+            )
 
 
-def settings_paths(settings: LaunchConfig) -> Iterator[Finding]:
+def find_checkpoint_problems(settings: LaunchConfig) -> Iterator[Finding]:
     """Yield what is wrong with the folder of checkpoints, and the file that runs begin with."""
-    yield from _checkpoints(settings)
-    yield from _weights(settings)
+    yield from _find_save_folder_problems(settings)
+    yield from _find_weights_problems(settings)
 
 
-def left_states(untracked: Iterable[str]) -> Iterator[Finding]:
+def warn_about_saved_model_files(untracked: Iterable[str]) -> Iterator[Finding]:
     """Yield a warning for saved states that are in the project as if they were code."""
     found = [path for path in untracked if _SAVED_STATE.search(path)]
     if found:
-        yield warning(
+        yield build_warning_finding(
             "code.snapshot",
             found[0],
-            f"{listed(found, _SHOWN)} will be in the folder of every run, as git does not ignore "
-            "it: a program that resumes from a file will resume from this one",
+            f"{format_short_list(found, _SHOWN)} will be in the folder of every run, as git does "
+            "not ignore it: a program that resumes from a file will resume from this one",
             "delete it, or let git ignore it (.gitignore); what runs need: git add -f FILE",
         )
 
 
-def commanded_paths(words: Sequence[str], project: ProjectFolder) -> Iterator[Finding]:
+def warn_about_command_paths(words: Sequence[str], project: ProjectFolder) -> Iterator[Finding]:
     """Yield warnings for paths in the words of a command or of a shell line."""
-    started = invocation(words)
+    started = parse_invocation(words)
     if started.is_shell and started.code is not None:
-        for command, _ in shell_commands(started.code):
+        for command, _ in parse_shell_commands(started.code):
             if command[0] not in _NO_FILES_READ:
-                yield from commanded_paths(command, project)
+                yield from warn_about_command_paths(command, project)
         return
     if started.code is None:
-        for named in _arguments(started.arguments):
-            yield from _looked_at(named, project)
+        for named in _list_argument_values(started.arguments):
+            yield from _warn_if_path_is_missing(named, project)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,12 +144,12 @@ class _Named:
     words: tuple[str, ...] = ()
 
     @property
-    def is_read(self) -> bool:
+    def key_suggests_input(self) -> bool:
         """Whether the key suggests something to read."""
         return not _READ.isdisjoint(self.words)
 
     @property
-    def may_be_path(self) -> bool:
+    def may_be_input_path(self) -> bool:
         """Whether the text should be checked: something to read that is written like a path."""
         text, words = self.text, self.words
         written = not (_WRITTEN.isdisjoint(words) and _WRITTEN_LAST.isdisjoint(words[-2:]))
@@ -152,32 +158,32 @@ class _Named:
         if _NO_PATH.search(text):
             return False
         if text.startswith("/"):
-            return self.is_read
-        return self.is_read or "/" in text or text in _DATA or _FILE.search(text) is not None
+            return self.key_suggests_input
+        return self.key_suggests_input or "/" in text or text in _DATA or _FILE.search(text) is not None
 
 
-def _arguments(words: Sequence[str]) -> Iterator[_Named]:
+def _list_argument_values(words: Sequence[str]) -> Iterator[_Named]:
     """Yield the values of options, of `key=value`, and separate words."""
     option: tuple[str, ...] = ()
     for word in words:
         name, equals, value = word.partition("=")
         if equals and (word.startswith("-") or re.fullmatch(r"[+~]*[A-Za-z_][\w./@-]*", name)):
-            yield _Named(key="command", text=value, words=_words((name.strip("-+~"),)))
+            yield _Named(key="command", text=value, words=_split_key_words((name.strip("-+~"),)))
             option = ()
         elif word.startswith("-"):
-            option = _words((word.strip("-"),))
+            option = _split_key_words((word.strip("-"),))
         else:
             yield _Named(key="command", text=word, words=option)
             option = ()
 
 
-def _words(key: Sequence[str]) -> tuple[str, ...]:
+def _split_key_words(key: Sequence[str]) -> tuple[str, ...]:
     return tuple(word for part in key for word in re.split(r"[\W_]+", part.lower()) if word)
 
 
-def _looked_at(named: _Named, project: ProjectFolder) -> Iterator[Finding]:
+def _warn_if_path_is_missing(named: _Named, project: ProjectFolder) -> Iterator[Finding]:
     asked = (named.key, named.text)
-    if not named.may_be_path or asked in project.seen or len(project.seen) >= _MOST:
+    if not named.may_be_input_path or asked in project.seen or len(project.seen) >= _MOST:
         return
     project.seen.add(asked)
     path = project.folder / named.text
@@ -188,15 +194,15 @@ def _looked_at(named: _Named, project: ProjectFolder) -> Iterator[Finding]:
     if Path(named.text).is_absolute():
         if not there:
             unless = "the nodes may see more than this machine"
-            yield _absent(named, "on this machine", unless)
+            yield _build_missing_path_warning(named, "on this machine", unless)
     elif there:
-        yield from _left_behind(named, path, project)
-    elif named.is_read and "/" in named.text and _DATA_FILE.search(named.text):
+        yield from _warn_if_run_lacks_path(named, path, project)
+    elif named.key_suggests_input and "/" in named.text and _DATA_FILE.search(named.text):
         where = f"in {project.folder}, where the run starts"
-        yield _absent(named, where, "if the run itself makes it, all is well")
+        yield _build_missing_path_warning(named, where, "if the run itself creates it, ignore this")
 
 
-def _left_behind(named: _Named, path: Path, project: ProjectFolder) -> Iterator[Finding]:
+def _warn_if_run_lacks_path(named: _Named, path: Path, project: ProjectFolder) -> Iterator[Finding]:
     """Yield a warning for a path that exists here but not where the run starts."""
     text, saves = named.text, not _SAVED_TO.isdisjoint(named.words)
     if project.in_place or text in project.named or (saves and path.is_dir()):
@@ -205,19 +211,19 @@ def _left_behind(named: _Named, path: Path, project: ProjectFolder) -> Iterator[
     if why is not None:
         project.named.add(text)
         normal = os.path.normpath(path)
-        yield warning(
+        yield build_warning_finding(
             named.key,
             text,
-            f"{text} exists here, seen from {project.folder}, and the run will not find it: {why}",
+            f"{text} exists in {project.folder}, but the run will not find it: {why}",
             f"give its whole path, {normal} (in code: $HPCKIT_PROJECT is {project.folder}); or "
             "start runs in the project itself: runtime.cwd=project"
             + (f"; or, if it is small: git add -f {text}" if "git" in why else ""),
         )
 
 
-def _absent(named: _Named, where: str, unless: str) -> Finding:
+def _build_missing_path_warning(named: _Named, where: str, unless: str) -> Finding:
     what = "the command" if named.key == "command" else named.key
-    return warning(
+    return build_warning_finding(
         named.key,
         named.text,
         f"{what} names {named.text}, which does not exist {where}",
@@ -225,39 +231,43 @@ def _absent(named: _Named, where: str, unless: str) -> Finding:
     )
 
 
-def _weights(settings: LaunchConfig) -> Iterator[Finding]:
+def _find_weights_problems(settings: LaunchConfig) -> Iterator[Finding]:
     """Look at the file that runs begin with; ranks look again, at what they open."""
     key, value = "checkpoint.weights", settings.checkpoint.weights
     if value is None:
         return
-    path = weights_file(Path(value).expanduser())
+    path = find_weights_file(Path(value).expanduser())
     try:
-        stranger = place_stranger(path) or judge_data(path_status(path.resolve()), os.geteuid())
+        stranger = explain_unsafe_path(path) or explain_untrusted_data(
+            read_path_status(path.resolve()), os.geteuid()
+        )
     except OSError as problem:
         said = f"{key} {path} cannot be read here: {problem.strerror}"
         if settings.cluster.kind is ClusterKind.local:
-            yield error(key, value, said, "look for a typing mistake: the ranks start here")
+            yield build_error_finding(key, value, said, "look for a typing mistake: the ranks start here")
         else:
             hint = "look for a typing mistake; the nodes may see more than this machine"
-            yield warning(key, value, said, hint)
+            yield build_warning_finding(key, value, said, hint)
         return
     if stranger is not None:
-        yield error(key, value, f"{key}: {stranger.reason}", f"{stranger.hint}; or copy the file")
+        yield build_error_finding(
+            key, value, f"{key}: {stranger.reason}", f"{stranger.hint}; or copy the file"
+        )
     elif path.is_dir():
-        yield error(key, value, f"{key}: {path} is a folder", "name a file of weights")
+        yield build_error_finding(key, value, f"{key}: {path} is a folder", "name a file of weights")
 
 
-def _checkpoints(settings: LaunchConfig) -> Iterator[Finding]:
+def _find_save_folder_problems(settings: LaunchConfig) -> Iterator[Finding]:
     folder = settings.checkpoint.dir
     if folder is None or not Path(folder).is_absolute():
         return
     # The first save creates it; a folder above it has to exist.
     existing = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
     if existing == Path("/") or not os.access(existing, os.W_OK):
-        yield warning(
+        yield build_warning_finding(
             "checkpoint.dir",
             folder,
-            f"checkpoint.dir {folder} cannot be made here: {existing} is what exists of it"
+            f"checkpoint.dir {folder} cannot be created here: only {existing} exists"
             + ("" if existing == Path("/") else ", and you may not write there"),
             "look for a typing mistake; the nodes may see more than this machine",
         )

@@ -19,7 +19,13 @@ from typing import Any
 
 from hpckit.model.nodes import NodeIncident
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.record.store import append_lines, json_line, make_folder, open_plain, parsed_line
+from hpckit.record.store import (
+    append_json_lines,
+    encode_json_line,
+    make_private_folder,
+    open_regular_file,
+    parse_json_line,
+)
 
 _NAME = ".nodes"
 _FORGOTTEN = "forgotten.jsonl"
@@ -29,26 +35,26 @@ _SUFFIX = ".jsonl"
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
-def history_folder(output_dir: Path) -> Path:
+def node_history_folder(output_dir: Path) -> Path:
     """Return the folder of the caller's history: users may share an output folder."""
     return output_dir / f"{_NAME}-{os.getuid()}"
 
 
-def history_problem(output_dir: Path) -> str | None:
+def explain_unused_node_history(output_dir: Path) -> str | None:
     """Return why the history is not used although it is there; None if it is, or is not there."""
-    folder = history_folder(output_dir)
+    folder = node_history_folder(output_dir)
     try:
         found = folder.lstat()
     except OSError:
         return None
-    why = _why_not_own(folder, found)
-    return why and f"the history of nodes in {folder} is not used, as {why}"
+    why = _explain_folder_not_private(folder, found)
+    return why and f"the history of nodes in {folder} is not used, because {why}"
 
 
-def _why_not_own(folder: Path, found: os.stat_result) -> str | None:
+def _explain_folder_not_private(folder: Path, found: os.stat_result) -> str | None:
     """Return why a folder is not the caller's alone, and what to do; None if it is."""
     if not stat.S_ISDIR(found.st_mode):
-        return "it is no folder of its own; remove it"
+        return "it is not a real folder; remove it"
     if found.st_uid != os.getuid():
         return f"it belongs to user {found.st_uid}; ask them to remove it"
     if found.st_mode & _OTHERS:
@@ -56,41 +62,41 @@ def _why_not_own(folder: Path, found: os.stat_result) -> str | None:
     return None
 
 
-def append_incident(output_dir: Path, incident: NodeIncident) -> bool:
+def append_node_incident(output_dir: Path, incident: NodeIncident) -> bool:
     """Add an incident to the file of its run; return whether it is the first; raises OSError."""
-    folder = _own_folder(output_dir)
+    folder = _make_history_folder(output_dir)
     record = to_plain(incident)
-    size = append_lines(folder / f"{incident.run}{_SUFFIX}", record)
-    return size <= len(json_line(record))
+    size = append_json_lines(folder / f"{incident.run}{_SUFFIX}", record)
+    return size <= len(encode_json_line(record))
 
 
-def forget_node(output_dir: Path, node: str, at: datetime) -> None:
-    """Let what happened on a node until now count no more; raises OSError."""
-    folder = _own_folder(output_dir)
-    append_lines(folder / _FORGOTTEN, {"node": node, "at": to_plain(at)})
+def forget_node_incidents(output_dir: Path, node: str, at: datetime) -> None:
+    """Ignore all incidents of a node up to now; raises OSError."""
+    folder = _make_history_folder(output_dir)
+    append_json_lines(folder / _FORGOTTEN, {"node": node, "at": to_plain(at)})
 
 
-def read_incidents(output_dir: Path) -> tuple[NodeIncident, ...]:
+def read_node_incidents(output_dir: Path) -> tuple[NodeIncident, ...]:
     """Return the incidents of all runs but forgotten ones; damaged lines are left out."""
-    folder = history_folder(output_dir)
+    folder = node_history_folder(output_dir)
     try:
-        _check_own(folder)
+        _check_folder_is_own(folder)
         names = [name for name in os.listdir(folder) if name.endswith(_SUFFIX)]  # noqa: PTH208
     except OSError:
         return ()
     files = [folder / name for name in sorted(names) if name != _FORGOTTEN]
     if len(files) > _MOST_FILES:
-        files = sorted(files, key=_written)[-_MOST_FILES:]
-    forgotten = _forgotten(folder / _FORGOTTEN)
+        files = sorted(files, key=_last_modified_time)[-_MOST_FILES:]
+    forgotten = _read_forgotten_times(folder / _FORGOTTEN)
     return tuple(
         one
         for file in files
-        for one in _incidents(file)
+        for one in _read_incidents_file(file)
         if one.node not in forgotten or one.at > forgotten[one.node]
     )
 
 
-def _written(file: Path) -> float:
+def _last_modified_time(file: Path) -> float:
     """Return when a file was last written; a file that cannot be looked at comes first."""
     try:
         return file.lstat().st_mtime
@@ -98,35 +104,35 @@ def _written(file: Path) -> float:
         return -math.inf
 
 
-def remove_older(output_dir: Path, before: datetime, *, most: int | None = None) -> None:
+def remove_old_history_files(output_dir: Path, before: datetime, *, most: int | None = None) -> None:
     """Remove files to which nothing was added since `before`, `most` at once."""
-    folder = history_folder(output_dir)
+    folder = node_history_folder(output_dir)
     try:
-        _check_own(folder)
+        _check_folder_is_own(folder)
         files = [path for path in folder.iterdir() if path.name != _FORGOTTEN]
     except OSError:
         return
-    old = (file for file in files if -math.inf < _written(file) < before.timestamp())
+    old = (file for file in files if -math.inf < _last_modified_time(file) < before.timestamp())
     for file in itertools.islice(old, most):
         with contextlib.suppress(OSError):
             file.unlink()
 
 
-def _own_folder(output_dir: Path) -> Path:
-    folder = make_folder(history_folder(output_dir))
-    _check_own(folder)
+def _make_history_folder(output_dir: Path) -> Path:
+    folder = make_private_folder(node_history_folder(output_dir))
+    _check_folder_is_own(folder)
     return folder
 
 
-def _check_own(folder: Path) -> None:
+def _check_folder_is_own(folder: Path) -> None:
     """Raise OSError if a folder is a link, another user's, or one that others may write to."""
-    if _why_not_own(folder, folder.lstat()) is not None:
+    if _explain_folder_not_private(folder, folder.lstat()) is not None:
         raise PermissionError(errno.EPERM, "it is not the caller's alone", str(folder))
 
 
-def _forgotten(file: Path) -> dict[str, datetime]:
+def _read_forgotten_times(file: Path) -> dict[str, datetime]:
     found: dict[str, datetime] = {}
-    for record in _records(file):
+    for record in _read_latest_records(file):
         with contextlib.suppress(ValueError, KeyError, TypeError):
             at, node = datetime.fromisoformat(record["at"]), str(record["node"])
             if at.tzinfo is not None:
@@ -134,21 +140,21 @@ def _forgotten(file: Path) -> dict[str, datetime]:
     return found
 
 
-def _incidents(file: Path) -> Iterator[NodeIncident]:
-    for record in _records(file):
+def _read_incidents_file(file: Path) -> Iterator[NodeIncident]:
+    for record in _read_latest_records(file):
         with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             found = from_plain(NodeIncident, record)
             if found.at.tzinfo is not None:
                 yield found
 
 
-def _records(file: Path) -> Iterator[Mapping[str, Any]]:
+def _read_latest_records(file: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the whole lines of a file of ours that can be read; of a long one the latest."""
-    with contextlib.suppress(OSError), open_plain(file) as opened:
+    with contextlib.suppress(OSError), open_regular_file(file) as opened:
         found = os.fstat(opened.fileno())
         if found.st_uid != os.getuid():
             return
         begin = max(0, found.st_size - _MOST_BYTES)
         opened.seek(begin)
         lines = opened.read(_MOST_BYTES).splitlines()[1 if begin else 0 :]
-        yield from filter(None, map(parsed_line, lines))
+        yield from filter(None, map(parse_json_line, lines))

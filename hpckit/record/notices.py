@@ -1,4 +1,4 @@
-"""The notices of a launch: one file for each, made by whoever is first to tell of the event.
+"""The notices of a launch: one file for each, made by the first process that reports the event.
 
 A notice is kept before it is sent. A second file claims the sending, a third says that it is done,
 so that what could not be sent is sent later, once.
@@ -17,20 +17,20 @@ from hpckit.model.plain import from_plain
 from hpckit.model.settings import UserNotice
 from hpckit.record.layout import LaunchPaths, NoticePaths
 from hpckit.record.process import this_host
-from hpckit.record.store import make_folder, read_json, write_first, write_json
+from hpckit.record.store import create_file_if_missing, make_private_folder, read_json, write_json
 
 STALE_S = 120.0
 """A claim this old is of a sender that was killed."""
 
 
-def keep_notice(paths: LaunchPaths, key: str, document: object) -> bool:
+def write_user_notice(paths: LaunchPaths, key: str, document: object) -> bool:
     """Write a notice; return False if the event has one already. Raises OSError."""
-    make_folder(paths.notices)
+    make_private_folder(paths.notices)
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    return write_first(paths.notice(key).record, text)
+    return create_file_if_missing(paths.notice(key).notice_file, text)
 
 
-def unsent_notices(paths: LaunchPaths) -> tuple[UserNotice, ...]:
+def read_unsent_user_notices(paths: LaunchPaths) -> tuple[UserNotice, ...]:
     """Return the notices that are not sent to everyone, oldest first; unreadable ones are not."""
     found: list[UserNotice] = []
     try:
@@ -45,24 +45,24 @@ def unsent_notices(paths: LaunchPaths) -> tuple[UserNotice, ...]:
     return tuple(sorted(found, key=lambda one: one.at))
 
 
-def begin_sending(notice: NoticePaths) -> bool:
+def claim_notice_sending(notice: NoticePaths) -> bool:
     """Claim the sending of a notice; return False if it is sent, or someone else sends it."""
     for _ in range(2):
-        if notice.sent.exists():
+        if notice.sent_marker_file.exists():
             return False
         text = json.dumps({"host": this_host(), "pid": os.getpid()}) + "\n"
-        if write_first(notice.sending, text):
+        if create_file_if_missing(notice.sending_claim_file, text):
             # Another process may have finished between the two looks.
-            if notice.sent.exists():
-                notice.sending.unlink(missing_ok=True)
+            if notice.sent_marker_file.exists():
+                notice.sending_claim_file.unlink(missing_ok=True)
                 return False
             return True
-        if not _took_over(notice.sending):
+        if not _remove_stale_sending_claim(notice.sending_claim_file):
             return False
     return False
 
 
-def _took_over(claim: Path) -> bool:
+def _remove_stale_sending_claim(claim: Path) -> bool:
     """Remove the claim of a sender that was killed; only one of several processes succeeds."""
     try:
         if time.time() - claim.stat().st_mtime < STALE_S:
@@ -75,32 +75,28 @@ def _took_over(claim: Path) -> bool:
     return True
 
 
-def delivered_to(notice: NoticePaths) -> frozenset[int]:
+def read_delivered_destination_indices(notice: NoticePaths) -> frozenset[int]:
     """Return the places of the destinations that have the notice already."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return frozenset(read_json(notice.delivered)["places"])
+        return frozenset(read_json(notice.delivered_file)["places"])
     return frozenset()
 
 
-def problems_of(notice: NoticePaths) -> tuple[str, ...]:
+def read_notice_sending_problems(notice: NoticePaths) -> tuple[str, ...]:
     """Return why a notice was not sent when that was last tried; none if it was not."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return tuple(str(problem) for problem in read_json(notice.delivered)["problems"])
+        return tuple(str(problem) for problem in read_json(notice.delivered_file)["problems"])
     return ()
 
 
-def end_sending(
-    notice: NoticePaths,
-    delivered: Collection[int],
-    *,
-    all_of_them: bool,
-    problems: Collection[str] = (),
+def record_notice_delivery(
+    notice: NoticePaths, delivered: Collection[int], *, all_of_them: bool, problems: Collection[str] = ()
 ) -> None:
     """Record who has the notice, and why others do not; give the claim back. Raises OSError."""
-    path = notice.sent if all_of_them else notice.delivered
+    path = notice.sent_marker_file if all_of_them else notice.delivered_file
     if delivered or problems:
         told = {"problems": list(problems)} if problems else {}
         write_json(path, {"places": sorted(delivered), **told})
     if all_of_them:
-        notice.delivered.unlink(missing_ok=True)
-    notice.sending.unlink(missing_ok=True)
+        notice.delivered_file.unlink(missing_ok=True)
+    notice.sending_claim_file.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 STATE, PARENT, SESSION, SIZE = 0, 1, 3, 20
-"""Places in `stat_fields`."""
+"""Places in `read_proc_stat_fields`."""
 _START = 19
 DEAD = frozenset({"Z", "X"})
 
@@ -22,7 +22,7 @@ def this_host() -> str:
     return os.uname().nodename
 
 
-def stat_fields(pid: int) -> list[str]:
+def read_proc_stat_fields(pid: int) -> list[str]:
     """Return what /proc/PID/stat says from the state on; empty if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace")
@@ -32,23 +32,23 @@ def stat_fields(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-def start_mark(pid: int) -> str | None:
+def read_process_start_id(pid: int) -> str | None:
     """Return when a process of this host started; None if it does not exist or is a zombie."""
-    fields = stat_fields(pid)
+    fields = read_proc_stat_fields(pid)
     dead = not fields or fields[STATE] in DEAD
-    return None if dead else f"{fields[_START]}@{_pid_namespace()}"
+    return None if dead else f"{fields[_START]}@{_read_pid_namespace()}"
 
 
-def alive(host: str, pid: int, mark: str) -> bool | None:
+def is_process_alive(host: str, pid: int, mark: str) -> bool | None:
     """Return whether this exact process is alive; None if it is on another host or not visible."""
     namespace = mark.partition("@")[2]
-    if host != this_host() or (namespace and namespace != _pid_namespace()):
+    if host != this_host() or (namespace and namespace != _read_pid_namespace()):
         return None
-    return start_mark(pid) == mark
+    return read_process_start_id(pid) == mark
 
 
 @cache
-def _pid_namespace() -> str:
+def _read_pid_namespace() -> str:
     try:
         return Path("/proc/self/ns/pid").readlink().name
     except OSError:

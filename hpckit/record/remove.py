@@ -24,22 +24,22 @@ _MARK = ".removed."
 _TOKEN_BYTES = 4
 
 
-def is_plain(path: Path, base: Path) -> bool:
+def is_reached_without_links(path: Path, base: Path) -> bool:
     """Return whether a path below `base` exists and is reached from it without a link."""
     steps = path.relative_to(base).parts
     places = [base.joinpath(*steps[: count + 1]) for count in range(len(steps))]
     return path.exists() and not any(place.is_symlink() for place in places)
 
 
-def size_of(path: Path) -> int:
+def count_freed_bytes(path: Path) -> int:
     """Return how many bytes removing a path frees; files with other hard links count as 0."""
     if not path.is_dir() or path.is_symlink():
-        return _size(path)
+        return _count_freed_file_bytes(path)
     found = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
-    return sum(_size(one) for one in found)
+    return sum(_count_freed_file_bytes(one) for one in found)
 
 
-def _size(path: Path) -> int:
+def _count_freed_file_bytes(path: Path) -> int:
     try:
         about = path.lstat()
     except OSError:
@@ -47,20 +47,20 @@ def _size(path: Path) -> int:
     return about.st_size if about.st_nlink == 1 else 0
 
 
-def leftovers(folder: Path) -> Iterator[Path]:
+def list_removal_leftovers(folder: Path) -> Iterator[Path]:
     """Yield the leftovers in this folder of removals that were cut off."""
     with contextlib.suppress(OSError):
         yield from (path for path in sorted(folder.iterdir()) if path.name.startswith(_MARK))
 
 
-def removed_name(path: Path) -> str | None:
+def original_name_of_leftover(path: Path) -> str | None:
     """Return the name that a leftover had before its removal; None for anything else."""
     name, _, token = path.name.removeprefix(_MARK).rpartition(".")
     is_one = path.name.startswith(_MARK) and len(token) == 2 * _TOKEN_BYTES
     return name if is_one and name else None
 
 
-def begin_removal(path: Path) -> Path:
+def rename_for_removal(path: Path) -> Path:
     """Begin a removal and return the new name; the old name is gone, even after a power loss.
 
     Raises OSError.
@@ -74,7 +74,7 @@ def begin_removal(path: Path) -> Path:
     return aside
 
 
-def remove(path: Path) -> None:
+def remove_path(path: Path) -> None:
     """Remove a file or a folder with everything in it; raises OSError."""
     if not path.name.startswith(_MARK):
         path = path.rename(path.with_name(f"{_MARK}{path.name}.{os.urandom(_TOKEN_BYTES).hex()}"))
@@ -100,32 +100,32 @@ class LaunchOrigin:
     inode: int
 
 
-def origin_of(part: Path, folder: Path) -> LaunchOrigin:
+def read_launch_origin(part: Path, folder: Path) -> LaunchOrigin:
     """Return the origin of a folder that is still called `part`; raises OSError."""
     about = part.stat()
-    return LaunchOrigin(folder=str(_real(folder)), device=about.st_dev, inode=about.st_ino)
+    return LaunchOrigin(folder=str(_resolve_parent_links(folder)), device=about.st_dev, inode=about.st_ino)
 
 
-def why_copy(folder: Path, origin: LaunchOrigin | None) -> str | None:
+def explain_possible_copy(folder: Path, origin: LaunchOrigin | None) -> str | None:
     """Return why a folder may be a copy of the launch that it holds; None if it certainly is not.
 
     `folder` may also be what an interrupted removal left. Raises OSError.
     """
     if origin is None:
         return f"{folder} may be a copy: it does not say where it was made"
-    about, name = folder.stat(), removed_name(folder) or folder.name
+    about, name = folder.stat(), original_name_of_leftover(folder) or folder.name
     same = about.st_ino == origin.inode
-    if str(_real(folder.with_name(name))) == origin.folder:
+    if str(_resolve_parent_links(folder.with_name(name))) == origin.folder:
         return None if same else f"{folder} is not the folder that was made there, but a copy of it"
-    if _exists_elsewhere(origin, folder):
+    if _original_exists_elsewhere(origin, folder):
         return f"{folder} is a copy of {origin.folder}"
     # Device numbers differ between hosts, but a folder that was moved here may be a copy as well.
     if same and about.st_dev == origin.device:
         return None
-    return f"{folder} may be a copy of {origin.folder}, which is not there"
+    return f"{folder} may be a copy of {origin.folder}, which does not exist"
 
 
-def _exists_elsewhere(origin: LaunchOrigin, folder: Path) -> bool:
+def _original_exists_elsewhere(origin: LaunchOrigin, folder: Path) -> bool:
     made = Path(origin.folder)
     try:
         return not made.samefile(folder)
@@ -133,6 +133,6 @@ def _exists_elsewhere(origin: LaunchOrigin, folder: Path) -> bool:
         return os.path.lexists(made)
 
 
-def _real(folder: Path) -> Path:
+def _resolve_parent_links(folder: Path) -> Path:
     """Return the path of a folder that may not exist yet, without links above it."""
     return Path(os.path.realpath(folder.parent)) / folder.name

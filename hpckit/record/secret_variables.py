@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import MASK, from_plain, to_plain
 from hpckit.model.plan import SecretVariables
-from hpckit.record.frozen import unreadable_file
+from hpckit.record.frozen import unreadable_file_error
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.store import read_json, write_json
 
@@ -41,17 +41,17 @@ def read_secrets(paths: LaunchPaths, index: int, settings: LaunchConfig) -> Secr
         record = read_json(paths.secrets)
         found = from_plain(SecretVariables, record["runs"].get(str(index), record["all"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise unreadable_file(
-            paths.secrets, f"{error}; the run needs it for {_named(wanted)}"
+        raise unreadable_file_error(
+            paths.secrets, f"{error}; the run needs it for {_format_variable_names(wanted)}"
         ) from error
     kept = {"env": found.env, "cluster.env": found.cluster}
-    missing = {
-        key: [name for name in names if name not in kept[key]] for key, names in wanted.items()
-    }
+    missing = {key: [name for name in names if name not in kept[key]] for key, names in wanted.items()}
     if any(missing.values()):
-        raise unreadable_file(paths.secrets, f"it has no {_named(missing)} of run {index}")
+        raise unreadable_file_error(
+            paths.secrets, f"it has no {_format_variable_names(missing)} of run {index}"
+        )
     return found
 
 
-def _named(variables: dict[str, list[str]]) -> str:
+def _format_variable_names(variables: dict[str, list[str]]) -> str:
     return ", ".join(f"{key}.{name}" for key, names in variables.items() for name in names)

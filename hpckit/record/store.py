@@ -24,17 +24,17 @@ _DEEPEST = 50
 PRIVATE_FILE = 0o600
 
 
-def make_folder(path: Path, *, exist_ok: bool = True) -> Path:
+def make_private_folder(path: Path, *, exist_ok: bool = True) -> Path:
     """Create a private folder and its missing parents, also private; raises OSError."""
     try:
         path.mkdir(mode=PRIVATE_FOLDER, exist_ok=exist_ok)
     except FileNotFoundError:
-        make_folder(path.parent)
+        make_private_folder(path.parent)
         path.mkdir(mode=PRIVATE_FOLDER, exist_ok=exist_ok)
     return path
 
 
-def write_text(path: Path, text: str, *, lasting: bool = True) -> None:
+def write_text_atomically(path: Path, text: str, *, lasting: bool = True) -> None:
     """Replace a whole file atomically: a reader sees the old text or the new text, never a part.
 
     With `lasting=False` the file may be empty after a power loss.
@@ -42,7 +42,7 @@ def write_text(path: Path, text: str, *, lasting: bool = True) -> None:
     write_chunks(path, (text,), lasting=lasting)
 
 
-def write_new(path: Path, text: str, *, errors: str = "backslashreplace") -> None:
+def write_file_non_atomically(path: Path, text: str, *, errors: str = "backslashreplace") -> None:
     r"""Write a file in a folder that is not visible yet: no need for atomic replacement or flush.
 
     Bytes of arguments that are not UTF-8 are written as JSON escapes (`\udcff`), by default.
@@ -60,9 +60,7 @@ def write_chunks(
     try:
         with os.fdopen(handle, "wb") as file:
             file.writelines(
-                chunk.encode("utf-8", errors="backslashreplace")
-                if isinstance(chunk, str)
-                else chunk
+                chunk.encode("utf-8", errors="backslashreplace") if isinstance(chunk, str) else chunk
                 for chunk in chunks
             )
             file.flush()
@@ -74,13 +72,13 @@ def write_chunks(
         raise
 
 
-def write_first(path: Path, text: str) -> bool:
+def create_file_if_missing(path: Path, text: str) -> bool:
     """Create a file with its whole text; return False if it already exists. Raises OSError.
 
     Uses link(2), which is atomic on NFS too.
     """
     own = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    write_text(own, text)
+    write_text_atomically(own, text)
     try:
         os.link(own, path)
     except FileExistsError:
@@ -94,19 +92,19 @@ def write_first(path: Path, text: str) -> bool:
 
 def write_json(path: Path, value: object) -> None:
     """Replace a file with a JSON document."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_text_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
     """Read a JSON document; raises OSError or ValueError."""
-    data = read_plain(path)
+    data = read_regular_file(path)
     try:
         return json.loads(data)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file, empty if it cannot be read."""
     try:
         record = read_json(path)
@@ -115,7 +113,7 @@ def read_object(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def open_plain(path: Path | str) -> BufferedReader:
+def open_regular_file(path: Path | str) -> BufferedReader:
     """Open a regular file for reading; raises OSError, also if it is not a regular file.
 
     A pipe that another user put there would block, waiting for a writer that never comes.
@@ -127,25 +125,25 @@ def open_plain(path: Path | str) -> BufferedReader:
     return os.fdopen(handle, "rb")
 
 
-def read_plain(path: Path) -> bytes:
+def read_regular_file(path: Path) -> bytes:
     """Return the content of a regular file; raises OSError, also if it is not a regular file."""
-    with open_plain(path) as file:
+    with open_regular_file(path) as file:
         return file.read()
 
 
-def json_line(record: Mapping[str, Any]) -> bytes:
+def encode_json_line(record: Mapping[str, Any]) -> bytes:
     """Return a record as one line of JSON, with its line end."""
     text = json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
     return text.encode(errors="backslashreplace")
 
 
-def append_lines(path: Path, *records: Mapping[str, Any]) -> int:
+def append_json_lines(path: Path, *records: Mapping[str, Any]) -> int:
     """Append a JSON line for each record, in one write; return the file's size; raises OSError.
 
     A line cut off by a full disk is terminated first, so that it does not swallow the next one. All
     writers of a file must be on one host: over NFS, several hosts lose each other's lines.
     """
-    line = b"".join(map(json_line, records))
+    line = b"".join(map(encode_json_line, records))
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
     try:
         size = os.fstat(handle).st_size
@@ -158,44 +156,43 @@ def append_lines(path: Path, *records: Mapping[str, Any]) -> int:
         os.close(handle)
 
 
-def read_rows(
+def read_rows_with_offsets(
     path: Path, *, start: int = 0, skip: Callable[[bytes], bool] | None = None
 ) -> Iterator[tuple[Mapping[str, Any], int]]:
     """Yield the JSON lines of a file from byte `start`, each with the offset where whole lines end.
 
-    Only one line is in memory at a time. A missing file yields nothing. Left out are torn or
-    damaged lines, lines that are not JSON objects, and lines for which `skip` is true, which are
-    not parsed. Raises OSError.
+    Only one line is in memory at a time. A missing file yields nothing. Left out are torn or damaged lines,
+    lines that are not JSON objects, and lines for which `skip` is true, which are not parsed. Raises OSError.
     """
     try:
-        file = open_plain(path)
+        file = open_regular_file(path)
     except FileNotFoundError:
         return
     with file:
         end = file.seek(start)
         for line in file:
             end += len(line) if line.endswith(b"\n") else 0
-            record = None if skip is not None and skip(line) else parsed_line(line)
+            record = None if skip is not None and skip(line) else parse_json_line(line)
             if record is not None:
                 yield record, end
 
 
-def parsed_line(line: bytes) -> Mapping[str, Any] | None:
-    """Return the JSON object of a line; None if it is damaged, nested too deeply, or none."""
+def parse_json_line(line: bytes) -> Mapping[str, Any] | None:
+    """Return the JSON object of a line; None if damaged, nested too deeply, or not an object."""
     try:
         # Pass text: detecting the encoding of bytes is a sixth of the cost of a line.
-        record = None if _is_deep(line) else json.loads(str(line, "utf-8", "surrogatepass"))
+        record = None if _is_nested_too_deeply(line) else json.loads(str(line, "utf-8", "surrogatepass"))
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
 
-def read_lines(path: Path) -> Iterator[Mapping[str, Any]]:
+def read_json_lines(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the JSON lines of a file; none if it is missing, without a torn last line."""
-    return (record for record, _ in read_rows(path))
+    return (record for record, _ in read_rows_with_offsets(path))
 
 
-def _is_deep(line: bytes) -> bool:
+def _is_nested_too_deeply(line: bytes) -> bool:
     """Return whether a line is nested deeper than any record; code that walks it would fail."""
     if line.count(b"[") + line.count(b"{") <= _DEEPEST:
         return False
@@ -209,18 +206,18 @@ def _is_deep(line: bytes) -> bool:
 
 def append_event(path: Path, event: Event) -> None:
     """Append one event."""
-    append_lines(path, encode_event(event))
+    append_json_lines(path, encode_event(event))
 
 
 def read_events(path: Path, *, without: Collection[str] = ()) -> Iterator[Event]:
     """Yield the events of a file, except kinds in `without` or unknown to this version."""
-    for record, _ in read_rows(path, skip=_named(without) if without else None):
+    for record, _ in read_rows_with_offsets(path, skip=_build_kind_filter(without) if without else None):
         event = None if str(record.get("event")) in without else decode_event(record)
         if event is not None:
             yield event
 
 
-def _named(kinds: Collection[str]) -> Callable[[bytes], bool]:
+def _build_kind_filter(kinds: Collection[str]) -> Callable[[bytes], bool]:
     """Return a test for lines of these kinds as this version writes them, without parsing.
 
     A month of training has tens of thousands of saves, and parsing them only to skip them is most
@@ -235,10 +232,10 @@ def _named(kinds: Collection[str]) -> Callable[[bytes], bool]:
     return skip
 
 
-def tail(path: Path, lines: int = 12) -> str:
+def read_last_lines(path: Path, lines: int = 12) -> str:
     """Return the last lines of a log of any length; empty if there is none."""
     try:
-        with open_plain(path) as file:
+        with open_regular_file(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             text = file.read().decode(errors="replace")
     except OSError:

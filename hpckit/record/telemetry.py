@@ -21,7 +21,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryTotal,
 )
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import open_plain, parsed_line, read_lines
+from hpckit.record.store import open_regular_file, parse_json_line, read_json_lines
 from hpckit.values import dataclass, replace
 
 _CLOSED = "[0-9]*.jsonl"
@@ -61,9 +61,9 @@ class LatestTelemetry:
     before: TelemetryRow | None = None
 
 
-def telemetry_nodes(attempt: AttemptPaths) -> list[str]:
+def list_telemetry_nodes(attempt: AttemptPaths) -> list[str]:
     """Return the nodes that measured something in an attempt, sorted; raises OSError."""
-    pattern = attempt.telemetry("*").name
+    pattern = attempt.newest_telemetry_file("*").name
     before, behind = pattern.split("*")
     newest = attempt.folder.glob(pattern)
     names = {file.name.removeprefix(before).removesuffix(behind) for file in newest}
@@ -72,41 +72,39 @@ def telemetry_nodes(attempt: AttemptPaths) -> list[str]:
     return sorted(names)
 
 
-def closed_segments(attempt: AttemptPaths, node: str) -> list[Path]:
+def list_closed_segments(attempt: AttemptPaths, node: str) -> list[Path]:
     """Return the files of a node's older telemetry, the oldest first."""
     return sorted((attempt.old_telemetry / node).glob(_CLOSED))
 
 
-def later_segments(file: Path) -> list[Path]:
+def list_later_segments(file: Path) -> list[Path]:
     """Return the closed files that follow one of the same node and attempt, the newest first."""
-    return sorted(
-        (path for path in file.parent.glob(_CLOSED) if path.name > file.name), reverse=True
-    )
+    return sorted((path for path in file.parent.glob(_CLOSED) if path.name > file.name), reverse=True)
 
 
-def read_segment(file: Path) -> Iterator[TelemetryRecord]:
+def read_telemetry_segment(file: Path) -> Iterator[TelemetryRecord]:
     """Yield the records of one file, without what this version cannot read; raises OSError."""
-    return (record for record in map(decode_telemetry, read_lines(file)) if record is not None)
+    return (record for record in map(decode_telemetry, read_json_lines(file)) if record is not None)
 
 
-def segment_header(file: Path) -> TelemetrySegment | None:
+def read_segment_header(file: Path) -> TelemetrySegment | None:
     """Return what a file says of itself, None if it is missing or damaged."""
     try:
-        first = next(read_segment(file), None)
+        first = next(read_telemetry_segment(file), None)
     except OSError:
         return None
     return first if isinstance(first, TelemetrySegment) else None
 
 
-def latest_telemetry(attempt: AttemptPaths, node: str) -> LatestTelemetry:
+def read_latest_telemetry(attempt: AttemptPaths, node: str) -> LatestTelemetry:
     """Return the latest total of a node in an attempt, and the node's GPUs; raises OSError.
 
     Usually they are in the newest file. If that has no total, as it has just begun or was closed by
     a later attempt, they are looked for in the closed ones. No file is read whole.
     """
     found, devices = LatestTelemetry(total=None, devices=()), dict[str, GpuDevice]()
-    for file in _newest_first(attempt, node):
-        end = segment_end(file)
+    for file in _list_telemetry_newest_first(attempt, node):
+        end = read_latest_telemetry_of_segment(file)
         if found.total is None:
             found = replace(end, rows=(*end.rows, *found.rows))
         devices = {device.uuid: device for device in end.devices} | devices
@@ -115,22 +113,22 @@ def latest_telemetry(attempt: AttemptPaths, node: str) -> LatestTelemetry:
     return replace(found, devices=tuple(devices.values()))
 
 
-def _newest_first(attempt: AttemptPaths, node: str) -> Iterator[Path]:
-    yield attempt.telemetry(node)
-    yield from reversed(closed_segments(attempt, node))
+def _list_telemetry_newest_first(attempt: AttemptPaths, node: str) -> Iterator[Path]:
+    yield attempt.newest_telemetry_file(node)
+    yield from reversed(list_closed_segments(attempt, node))
 
 
-def segment_end(file: Path) -> LatestTelemetry:
+def read_latest_telemetry_of_segment(file: Path) -> LatestTelemetry:
     """Return the end of one file, with the devices at its beginning as well; raises OSError."""
-    with suppress(FileNotFoundError), open_plain(file) as opened:
-        end = _last_of(lines_backwards(opened))
-        first, devices = _first_of(opened)
+    with suppress(FileNotFoundError), open_regular_file(file) as opened:
+        end = _parse_latest_telemetry(read_lines_backwards(opened))
+        first, devices = _read_devices_and_carried_total(opened)
         devices |= {device.uuid: device for device in end.devices}
         return replace(end, total=end.total or first, devices=tuple(devices.values()))
     return LatestTelemetry(total=None, devices=())
 
 
-def _last_of(lines: Iterable[bytes]) -> LatestTelemetry:
+def _parse_latest_telemetry(lines: Iterable[bytes]) -> LatestTelemetry:
     """Return what comes before the total that is first in lines from the end, and around it."""
     total: TelemetryTotal | None = None
     before: TelemetryRow | None = None
@@ -138,12 +136,12 @@ def _last_of(lines: Iterable[bytes]) -> LatestTelemetry:
     for line in lines:
         if line.startswith(_ROW):
             if total is not None:
-                before = _row_of(line) if rows else None
+                before = _parse_telemetry_row(line) if rows else None
                 break
-            row = _row_of(line) if len(rows) < _MOST_ROWS else None
+            row = _parse_telemetry_row(line) if len(rows) < _MOST_ROWS else None
             rows += [] if row is None else [row]
             continue
-        record = _end_record(line)
+        record = _parse_total_or_device(line)
         if isinstance(record, GpuDevice):
             devices.setdefault(record.uuid, record)
         elif total is None and isinstance(record, TelemetryTotal):
@@ -153,18 +151,18 @@ def _last_of(lines: Iterable[bytes]) -> LatestTelemetry:
     )
 
 
-def _row_of(line: bytes) -> TelemetryRow | None:
-    plain = parsed_line(line)
+def _parse_telemetry_row(line: bytes) -> TelemetryRow | None:
+    plain = parse_json_line(line)
     record = None if plain is None else decode_telemetry(plain)
     return record if isinstance(record, TelemetryRow) else None
 
 
-def _first_of(opened: BinaryIO) -> tuple[TelemetryTotal | None, dict[str, GpuDevice]]:
+def _read_devices_and_carried_total(opened: BinaryIO) -> tuple[TelemetryTotal | None, dict[str, GpuDevice]]:
     """Return what a file begins with: its devices, and the latest total of the file before."""
     total, devices = None, dict[str, GpuDevice]()
     opened.seek(0)
     while opened.tell() < _HEAD_BYTES and (line := opened.readline(_HEAD_BYTES)):
-        record = _end_record(line)
+        record = _parse_total_or_device(line)
         if isinstance(record, GpuDevice):
             devices[record.uuid] = record
         elif isinstance(record, TelemetryTotal):
@@ -174,7 +172,7 @@ def _first_of(opened: BinaryIO) -> tuple[TelemetryTotal | None, dict[str, GpuDev
     return total, devices
 
 
-def lines_backwards(opened: BinaryIO) -> Iterator[bytes]:
+def read_lines_backwards(opened: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of a file from its end; of a long file the last megabytes."""
     size = end = opened.seek(0, os.SEEK_END)
     rest = b""
@@ -188,7 +186,6 @@ def lines_backwards(opened: BinaryIO) -> Iterator[bytes]:
         yield rest
 
 
-def _end_record(line: bytes) -> TelemetryRecord | None:
-    """Return the record of a line that is a total or a device; others are not parsed."""
-    plain = None if line.startswith(_PASSED) else parsed_line(line)
+def _parse_total_or_device(line: bytes) -> TelemetryRecord | None:
+    plain = None if line.startswith(_PASSED) else parse_json_line(line)
     return None if plain is None else decode_telemetry(plain)

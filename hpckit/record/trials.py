@@ -9,18 +9,18 @@ from typing import Any
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.search import Search, Trial
 from hpckit.record.layout import LaunchPaths
-from hpckit.record.store import make_folder, read_json, write_json
+from hpckit.record.store import make_private_folder, read_json, write_json
 
 VERSION = 1
 
 
-def write_search(paths: LaunchPaths, search: Search) -> None:
+def write_search_space(paths: LaunchPaths, search: Search) -> None:
     """Freeze the space of a launch; raises OSError."""
-    make_folder(paths.search)
+    make_private_folder(paths.search)
     write_json(paths.space, {"v": VERSION, **to_plain(search)})
 
 
-def read_search(paths: LaunchPaths) -> Search:
+def read_search_space(paths: LaunchPaths) -> Search:
     """Return the frozen space of a launch; raises OSError, TypeError or ValueError."""
     return from_plain(Search, read_json(paths.space))
 
@@ -38,7 +38,7 @@ def read_trial(path: Path) -> Trial | None:
         return None
 
 
-def asked_config(paths: LaunchPaths, index: int, frozen: Mapping[str, Any]) -> dict[str, Any]:
+def apply_trial_to_config(paths: LaunchPaths, index: int, frozen: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's configuration with the values it got; as frozen before it has asked.
 
     Raises OSError, TypeError or ValueError.
@@ -46,10 +46,10 @@ def asked_config(paths: LaunchPaths, index: int, frozen: Mapping[str, Any]) -> d
     trial = read_trial(paths.run(index).trial)
     if trial is None:
         return dict(frozen)
-    return read_search(paths).applied(frozen, trial.values)
+    return read_search_space(paths).apply_values_to_config(frozen, trial.values)
 
 
-def asked_overrides(paths: LaunchPaths, index: int, frozen: tuple[str, ...]) -> tuple[str, ...]:
+def add_trial_overrides(paths: LaunchPaths, index: int, frozen: tuple[str, ...]) -> tuple[str, ...]:
     """Return a run's overrides, with those of the values it got if it has asked."""
     try:
         trial = read_trial(paths.run(index).trial)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hpckit.model.launch import WorkingFolder
 from hpckit.record.launches import Launch
-from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, make_folder
+from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder
 from hpckit.values import dataclass, field
 
 _MOST_ENTRIES = 200
@@ -29,7 +29,7 @@ rewrite them; larger ones are links to the read-only code.
 """
 
 
-def working_folder(launch: Launch, index: int, kind: WorkingFolder) -> Path:
+def find_working_folder(launch: Launch, index: int, kind: WorkingFolder) -> Path:
     """Return the folder that the ranks of a run start in."""
     inside = Path(launch.code.working_dir).relative_to(launch.code.root)
     match kind:
@@ -43,15 +43,15 @@ def working_folder(launch: Launch, index: int, kind: WorkingFolder) -> Path:
 
 def fill_working_folder(launch: Launch, index: int) -> None:
     """Create the run's own folder, or complete that of an earlier attempt; raises OSError."""
-    show_code(Path(launch.code.root), Path(launch.code.working_dir), launch.paths.run(index).work)
+    link_code_into_folder(Path(launch.code.root), Path(launch.code.working_dir), launch.paths.run(index).work)
 
 
-def show_code(root: Path, working_dir: Path, work: Path) -> None:
+def link_code_into_folder(root: Path, working_dir: Path, work: Path) -> None:
     """Fill a folder so that relative paths lead to the code below `root`; raises OSError.
 
     `working_dir`, below `root`, is the folder that programs start in.
     """
-    _Filling(root=root, working_dir=working_dir, work=work).fill()
+    _Filling(root=root, working_dir=working_dir, work=work).fill_from_code()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,27 +65,27 @@ class _Filling:
     size: int = _MOST_BYTES
     _waiting: deque[tuple[Path, Path]] = field(default_factory=deque)
 
-    def fill(self) -> None:
+    def fill_from_code(self) -> None:
         """Go through the code from the top, folder by folder."""
         self._waiting.append((self.root, self.work))
         while self._waiting:
             source, target = self._waiting.popleft()
-            make_folder(target)
+            make_private_folder(target)
             for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
-                self._place(entry, target / entry.name)
+                self._link_or_copy_entry(entry, target / entry.name)
 
-    def _place(self, entry: os.DirEntry[str], target: Path) -> None:
-        if self._is_opened(entry):
+    def _link_or_copy_entry(self, entry: os.DirEntry[str], target: Path) -> None:
+        if self._should_be_real_folder(entry):
             if not target.is_symlink() and (target.is_dir() or not target.exists()):
                 self._waiting.append((Path(entry.path), target))
         elif os.path.lexists(target):
             pass  # from an earlier attempt, which may have rewritten it
-        elif self._is_copied(entry):
-            _copy(entry, target)
+        elif self._should_be_copied_not_linked(entry):
+            _copy_file_atomically(entry, target)
         else:
             target.symlink_to(os.path.relpath(entry.path, target.parent))
 
-    def _is_opened(self, entry: os.DirEntry[str]) -> bool:
+    def _should_be_real_folder(self, entry: os.DirEntry[str]) -> bool:
         """Return whether to create a real folder, so that the run may write into it.
 
         Packages and hidden folders are linked: they are large, and programs seldom write there.
@@ -98,13 +98,13 @@ class _Filling:
             return False
         with os.scandir(entry.path) as scan:
             inside = list(islice(scan, self.entries + 1))
-        if len(inside) > self.entries or any(map(_is_python, inside)):
+        if len(inside) > self.entries or any(map(_is_python_file, inside)):
             return False
         self.entries -= len(inside)
         return True
 
-    def _is_copied(self, entry: os.DirEntry[str]) -> bool:
-        if _is_python(entry) or not entry.is_file(follow_symlinks=False):
+    def _should_be_copied_not_linked(self, entry: os.DirEntry[str]) -> bool:
+        if _is_python_file(entry) or not entry.is_file(follow_symlinks=False):
             return False
         size = entry.stat().st_size
         if size > min(_COPIED_BYTES, self.size):
@@ -113,11 +113,11 @@ class _Filling:
         return True
 
 
-def _is_python(entry: os.DirEntry[str]) -> bool:
+def _is_python_file(entry: os.DirEntry[str]) -> bool:
     return entry.name.endswith(".py")
 
 
-def _copy(entry: os.DirEntry[str], target: Path) -> None:
+def _copy_file_atomically(entry: os.DirEntry[str], target: Path) -> None:
     """Copy a file under another name first, so that an interruption leaves no partial file."""
     about = entry.stat()
     part = target.with_name(f".{target.name}.{os.urandom(4).hex()}.part")
@@ -127,16 +127,16 @@ def _copy(entry: os.DirEntry[str], target: Path) -> None:
     part.replace(target)
 
 
-def strip_working_folder(launch: Launch, index: int) -> None:
+def remove_code_from_working_folder(launch: Launch, index: int) -> None:
     """Remove what leads to the code or is unchanged from it; best effort.
 
     What a run wrote stays, and so does every folder that it wrote into.
     """
     with contextlib.suppress(OSError):
-        _strip(launch.paths.run(index).work, Path(launch.code.root))
+        _remove_unchanged_entries(launch.paths.run(index).work, Path(launch.code.root))
 
 
-def _strip(work: Path, code: Path) -> None:
+def _remove_unchanged_entries(work: Path, code: Path) -> None:
     for entry in list(os.scandir(work)):
         here, there = Path(entry.path), code / entry.name
         if entry.is_symlink():
@@ -144,21 +144,21 @@ def _strip(work: Path, code: Path) -> None:
                 here.unlink()
         elif entry.is_dir():
             if there.is_dir() and not there.is_symlink():
-                _strip(here, there)
-        elif _is_untouched(entry, there):
+                _remove_unchanged_entries(here, there)
+        elif _is_unchanged_copy(entry, there):
             here.unlink()
     with contextlib.suppress(OSError):  # not empty
         work.rmdir()
 
 
-def _is_untouched(entry: os.DirEntry[str], there: Path) -> bool:
+def _is_unchanged_copy(entry: os.DirEntry[str], there: Path) -> bool:
     with contextlib.suppress(OSError):
         ours, frozen = entry.stat(follow_symlinks=False), there.lstat()
         return (ours.st_size, ours.st_mtime_ns) == (frozen.st_size, frozen.st_mtime_ns)
     return False
 
 
-def written_into_code(launch: Launch, since: Path) -> Iterator[str]:
+def list_files_written_into_code(launch: Launch, since: Path) -> Iterator[str]:
     """Yield the files in the frozen code changed after `since`, a file on the same file system.
 
     Files compiled by Python do not count. Only root can write there: mode bits stop other users.

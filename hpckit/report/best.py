@@ -9,13 +9,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hpckit.model.metrics import number_of
-from hpckit.model.plain import plain_fields
+from hpckit.model.metrics import metric_value_to_number
+from hpckit.model.plain import attributes_to_json
 from hpckit.model.run import PRUNED
 from hpckit.model.search import Direction, Search
 from hpckit.model.states import RunState
 from hpckit.report.results import ResultRow, Results
-from hpckit.report.text import number
+from hpckit.report.text import format_number
 from hpckit.values import dataclass, replace
 
 
@@ -32,41 +32,41 @@ Goal = ReportGoal | Search
 """A metric, and whether a low or a high value of it is good."""
 
 
-def best_first(results: Results, search: Goal) -> Results:
+def sort_best_first(results: Results, search: Goal) -> Results:
     """Return the results with the best run first; runs that do not count come last."""
-    return replace(results, rows=tuple(sorted(results.rows, key=lambda row: _rank(row, search))))
+    return replace(results, rows=tuple(sorted(results.rows, key=lambda row: _ranking_key(row, search))))
 
 
-def best_row(rows: Sequence[ResultRow], search: Goal) -> ResultRow | None:
+def find_best_row(rows: Sequence[ResultRow], search: Goal) -> ResultRow | None:
     """Return the best run that counts, None if there is none yet."""
-    best = min(rows, key=lambda row: _rank(row, search), default=None)
-    return None if best is None or _rank(best, search)[0] else best
+    best = min(rows, key=lambda row: _ranking_key(row, search), default=None)
+    return None if best is None or _ranking_key(best, search)[0] else best
 
 
-def best_object(row: ResultRow | None, search: Goal) -> dict[str, Any] | None:
+def best_row_to_json(row: ResultRow | None, search: Goal) -> dict[str, Any] | None:
     """Return the object for the best run in `results --json`."""
     if row is None:
         return None
     return {
-        **plain_fields(row, "run index"),
-        **plain_fields(search, "metric direction"),
+        **attributes_to_json(row, "run index"),
+        **attributes_to_json(search, "metric direction"),
         "value": row.metrics[search.metric],
     }
 
 
-def best_line(row: ResultRow | None, metric: str) -> str:
+def format_best_run_line(row: ResultRow | None, metric: str) -> str:
     """Return the line about the best run so far of an adaptive sweep."""
     if row is None:
-        return f"best so far: none has completed with a {metric}"
+        return f"best so far: no run has completed with a {metric}"
     given = " ".join(f"{key}={value}" for key, value in row.overrides.items())
-    return f"best so far: {row.run}  {metric} {number(row.metrics[metric])}  {given}".rstrip()
+    return f"best so far: {row.run}  {metric} {format_number(row.metrics[metric])}  {given}".rstrip()
 
 
-def _rank(row: ResultRow, search: Goal) -> tuple[bool, float, int]:
+def _ranking_key(row: ResultRow, search: Goal) -> tuple[bool, float, int]:
     """Return the place of a run: whether it does not count, how good it is, its index."""
     found = row.metrics.get(search.metric)
     fit = isinstance(found, int | float) and not isinstance(found, bool)
-    value = number_of(found) if fit else None
+    value = metric_value_to_number(found) if fit else None
     sign = 1.0 if search.direction is Direction.minimize else -1.0
     size = math.inf if value is None else sign * value
     done = row.state is RunState.completed and row.reason != PRUNED

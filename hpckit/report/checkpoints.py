@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
-from hpckit.model.counted import size_text
+from hpckit.model.counted import format_byte_size
 from hpckit.model.parallel.layout import Layout
-from hpckit.model.plain import plain_fields
-from hpckit.report.escape import escaped_cell
+from hpckit.model.plain import attributes_to_json
+from hpckit.report.escape import escape_table_cell
 from hpckit.report.text import Page, TextTable
 from hpckit.values import dataclass
 
@@ -51,7 +51,7 @@ class CheckpointRow:
     saved_at: str | None = None
 
 
-def checkpoints_page(rows: Sequence[CheckpointRow]) -> Page:
+def render_checkpoints_page(rows: Sequence[CheckpointRow]) -> Page:
     """Return the table of checkpoints, and a line for each problem."""
     if not rows:
         return ["no checkpoints"]
@@ -60,9 +60,9 @@ def checkpoints_page(rows: Sequence[CheckpointRow]) -> Page:
             row.run,
             str(row.step),
             str(row.attempt),
-            "" if row.size is None else size_text(row.size),
+            "" if row.size is None else format_byte_size(row.size),
             "" if row.layout is None else str(row.layout),
-            escaped_cell(", ".join(row.objects)),
+            escape_table_cell(", ".join(row.objects)),
             row.state.value,
             row.name,
         )
@@ -70,10 +70,10 @@ def checkpoints_page(rows: Sequence[CheckpointRow]) -> Page:
     )
     header = ("run", "step", "attempt", "size", "layout", "objects", "state", "checkpoint")
     table = TextTable(header=header, rows=cells, spare=("objects", "attempt"))
-    return [table, *(f"{row.name}: {escaped_cell(row.problem)}" for row in rows if row.problem)]
+    return [table, *(f"{row.name}: {escape_table_cell(row.problem)}" for row in rows if row.problem)]
 
 
-def checkpoints_object(rows: Sequence[CheckpointRow]) -> dict[str, Any]:
+def checkpoints_to_json(rows: Sequence[CheckpointRow]) -> dict[str, Any]:
     """Return the document of `hpckit checkpoint --json`."""
     fields = "run name folder step samples attempt state problem bytes=size layout objects saved_at"
-    return {"checkpoints": [plain_fields(row, fields) for row in rows]}
+    return {"checkpoints": [attributes_to_json(row, fields) for row in rows]}

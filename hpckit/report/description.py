@@ -9,17 +9,17 @@ from typing import Any
 
 import yaml
 
-from hpckit.model.cluster.nodes import compress_nodes
-from hpckit.model.counted import listed
+from hpckit.model.cluster.nodes import compress_to_hostlist
+from hpckit.model.counted import format_short_list
 from hpckit.model.events import SettingsChanged
-from hpckit.model.moment import duration, local_moment
-from hpckit.model.plain import plain_fields, to_plain
+from hpckit.model.moment import format_local_datetime, format_slurm_duration
+from hpckit.model.plain import attributes_to_json, to_plain
 from hpckit.model.states import RunState
-from hpckit.report.escape import escaped
-from hpckit.report.failures import failure_words
-from hpckit.report.machine import head_object
+from hpckit.report.escape import escape_controls
+from hpckit.report.failures import format_failure
+from hpckit.report.machine import launch_head_to_json
 from hpckit.report.rows import LaunchHead, RunRow
-from hpckit.report.text import Page, TextTable, count_line
+from hpckit.report.text import Page, TextTable, format_run_counts
 from hpckit.values import dataclass, field
 
 _LABEL = 13
@@ -31,8 +31,7 @@ _SHOWN_RUNS = 20
 class CodeDescription:
     """Where the code of a launch is from. `dirty` and `commit` are null outside of git.
 
-    `changed_files` are the files that differed from the commit; `snapshot` is whether the code was
-    copied.
+    `changed_files` are the files that differed from the commit; `snapshot` is whether the code was copied.
     """
 
     project: str
@@ -104,23 +103,23 @@ class LaunchDescription:
     run: RunDescription | None = None
 
 
-def config_yaml(config: Mapping[str, Any]) -> str:
+def format_config_as_yaml(config: Mapping[str, Any]) -> str:
     """Return a configuration as YAML that reads back to the same and is safe for a terminal."""
     plain = to_plain(config)
     text = str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100))
-    return text if escaped(text) == text else str(yaml.safe_dump(plain, sort_keys=False, width=100))
+    return text if escape_controls(text) == text else str(yaml.safe_dump(plain, sort_keys=False, width=100))
 
 
-def description_page(about: LaunchDescription, now: datetime) -> Page:
+def render_description_page(about: LaunchDescription, now: datetime) -> Page:
     """Return the page of `show`."""
-    page: list[TextTable | str] = ["\n".join(_lines(about, now))]
+    page: list[TextTable | str] = ["\n".join(_format_description_lines(about, now))]
     if about.run is None:
         cells = tuple(
             (row.run, row.state.value, row.job or "", " ".join(row.overrides))
             for row in about.rows[:_SHOWN_RUNS]
         )
         page += ["", TextTable(header=("run", "state", "job", "overrides"), rows=cells)]
-        page.append(count_line([row.state for row in about.rows]))
+        page.append(format_run_counts([row.state for row in about.rows]))
         if len(about.rows) > _SHOWN_RUNS:
             page.append(f"the first {_SHOWN_RUNS} of them; `hpckit status` lists all")
         return page
@@ -130,41 +129,42 @@ def description_page(about: LaunchDescription, now: datetime) -> Page:
             (
                 str(attempt.attempt),
                 attempt.job or "",
-                compress_nodes(attempt.nodes),
+                compress_to_hostlist(attempt.nodes),
                 str(attempt.rounds),
                 "" if attempt.state is None else attempt.state.value,
-                "" if attempt.started_at is None else local_moment(attempt.started_at),
+                "" if attempt.started_at is None else format_local_datetime(attempt.started_at),
                 ""
                 if attempt.started_at is None
-                else duration((attempt.ended_at or now) - attempt.started_at),
+                else format_slurm_duration((attempt.ended_at or now) - attempt.started_at),
             )
             for attempt in about.run.attempts
         )
         page += ["", TextTable(header=header, rows=attempts)]
-    return [*page, "\nconfiguration:", config_yaml(about.run.config).rstrip("\n")]
+    return [*page, "\nconfiguration:", format_config_as_yaml(about.run.config).rstrip("\n")]
 
 
-def _lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
+def _format_description_lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
     head, run, code, environment = about.head, about.run, about.code, about.environment
     driver = environment.driver and f"driver {environment.driver}"
     rows: list[tuple[str, str]] = [("launch", head.id)]
     if run is not None:
-        rows = [("run", run.row.run), ("state", _state(run.row))]
+        rows = [("run", run.row.run), ("state", _format_state_with_reason(run.row))]
         rows += [("stage", run.row.stage or ""), ("overrides", " ".join(run.overrides))]
         changed = [
-            f"{' '.join(change.words)} since {local_moment(change.at)}"
+            f"{' '.join(change.words)} since {format_local_datetime(change.at)}"
             for change in run.settings_changes
         ]
         rows += [("resumed", "; ".join(changed))]
         rows += [("program", run.program), ("signature", run.signature)]
+    age = format_slurm_duration(now - head.created_at)
     rows += [
         ("name", head.name),
-        ("created", f"{local_moment(head.created_at)} ({duration(now - head.created_at)} ago)"),
+        ("created", f"{format_local_datetime(head.created_at)} ({age} ago)"),
         ("words", f"hpckit {shlex.join(about.arguments)}"),
         ("jobs", ", ".join(about.jobs)),
         ("resources", ", ".join(f"{name}={value}" for name, value in about.resources.items())),
-        ("code", _code(code)),
-        ("changed", listed(code.changed_files, _SHOWN_FILES)),
+        ("code", _format_code_origin(code)),
+        ("changed", format_short_list(code.changed_files, _SHOWN_FILES)),
         ("python", ", ".join(filter(None, (environment.python, environment.executable)))),
         ("torch", environment.torch or ""),
         ("hpckit", environment.hpckit or ""),
@@ -177,14 +177,14 @@ def _lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
     return (f"{label:{_LABEL}}{text}" for label, text in rows if text)
 
 
-def _state(row: RunRow) -> str:
+def _format_state_with_reason(row: RunRow) -> str:
     if row.failure is not None:
-        return f"{row.state}: {failure_words(row.failure)}"
+        return f"{row.state}: {format_failure(row.failure)}"
     reason = row.early or row.blocked or row.note
     return f"{row.state} ({reason})" if reason else row.state.value
 
 
-def _code(code: CodeDescription) -> str:
+def _format_code_origin(code: CodeDescription) -> str:
     where = f"{code.project}{'' if code.snapshot else ' (no snapshot: it runs from there)'}"
     if code.commit is None:
         return f"{where}, outside git"
@@ -193,17 +193,17 @@ def _code(code: CodeDescription) -> str:
     return f"{where}, commit {code.commit}{branch}{changed}"
 
 
-def description_document(about: LaunchDescription) -> dict[str, Any]:
+def description_to_json(about: LaunchDescription) -> dict[str, Any]:
     """Return the document that `show --json` prints."""
     document = {
-        **head_object(about.head),
-        **plain_fields(about, "arguments jobs"),
-        "runs": [plain_fields(row, "run index state overrides") for row in about.rows],
-        **plain_fields(about, "resources code environment paths foreign=head.foreign"),
+        **launch_head_to_json(about.head),
+        **attributes_to_json(about, "arguments jobs"),
+        "runs": [attributes_to_json(row, "run index state overrides") for row in about.rows],
+        **attributes_to_json(about, "resources code environment paths foreign=head.foreign"),
     }
     if about.run is not None:
-        document |= plain_fields(about.run.row, "run index state failure stage")
-        document |= plain_fields(about.run, "overrides program signature attempts")
-        changes = [plain_fields(change, "at words") for change in about.run.settings_changes]
-        document |= {"settings_changes": changes, **plain_fields(about.run, "config")}
+        document |= attributes_to_json(about.run.row, "run index state failure stage")
+        document |= attributes_to_json(about.run, "overrides program signature attempts")
+        changes = [attributes_to_json(change, "at words") for change in about.run.settings_changes]
+        document |= {"settings_changes": changes, **attributes_to_json(about.run, "config")}
     return document

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from hpckit.model.plain import is_number
+from hpckit.model.plain import is_number_text
 from hpckit.patterns import lazy_pattern
 
 _CONTROLS = (
@@ -25,25 +25,25 @@ _COMPUTED = lazy_pattern("'*[=+\\-@\uff1d\uff0b\uff0d\uff20]")
 _NAMES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
-def escaped(text: str) -> str:
+def escape_controls(text: str) -> str:
     r"""Return text with control characters shown as `\x1b` or `\u202e`; lines stay lines."""
-    return _OBEYED.sub(_shown, text)
+    return _OBEYED.sub(_escape_character, text)
 
 
-def escaped_cell(text: str) -> str:
+def escape_table_cell(text: str) -> str:
     """Return the same on one line, for tables."""
-    return _OBEYED_IN_CELLS.sub(_shown, text)
+    return _OBEYED_IN_CELLS.sub(_escape_character, text)
 
 
-def escaped_name(text: str) -> str:
+def escape_name(text: str) -> str:
     r"""Return a name on one line, so that different names stay different.
 
     A backslash that would read as the beginning of an escape is `\x5c`; any other one stays.
     """
-    return escaped_cell(_LOOKS_ESCAPED.sub(r"\\x5c", text))
+    return escape_table_cell(_LOOKS_ESCAPED.sub(r"\\x5c", text))
 
 
-def guarded(cell: str) -> str:
+def guard_csv_cell_against_formulas(cell: str) -> str:
     """Return a text for CSV with an apostrophe in front if a spreadsheet would compute it.
 
     Numbers, also `-inf`, stay as they are. Different texts stay different.
@@ -52,19 +52,19 @@ def guarded(cell: str) -> str:
     guarded("=1+1")  # '=1+1
     ```
     """
-    return f"'{cell}" if _COMPUTED.match(cell) and not is_number(cell) else cell
+    return f"'{cell}" if _COMPUTED.match(cell) and not is_number_text(cell) else cell
 
 
-def escaped_json(document: str) -> str:
+def escape_json(document: str) -> str:
     """Return a JSON document with control characters escaped; its meaning is unchanged."""
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 
-def shortened(text: str, most: int) -> str:
+def shorten_text(text: str, most: int) -> str:
     """Return at most `most` characters of a text, with an ellipsis if it was longer."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _shown(found: re.Match[str]) -> str:
+def _escape_character(found: re.Match[str]) -> str:
     code = ord(found[0])
     return _NAMES.get(found[0]) or (f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}")  # noqa: PLR2004  # one byte

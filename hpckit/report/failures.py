@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from hpckit.model.counted import counted, ranges
+from hpckit.model.counted import format_count, format_ranges
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.ids import split_run_id
-from hpckit.model.plain import plain_fields
+from hpckit.model.plain import attributes_to_json
 from hpckit.model.states import RunState
 from hpckit.patterns import lazy_pattern
-from hpckit.report.escape import shortened
+from hpckit.report.escape import shorten_text
 from hpckit.report.rows import RunRow
 from hpckit.values import dataclass
 
@@ -60,7 +60,7 @@ class FailureGroup:
         return sorted(row.index for row in self.rows)
 
     @property
-    def alike(self) -> bool:
+    def has_differing_messages(self) -> bool:
         """Whether the messages are similar but not the same."""
         return len({row.failure.message for row in self.rows if row.failure is not None}) > 1
 
@@ -72,65 +72,64 @@ def group_failures(rows: Sequence[RunRow]) -> list[FailureGroup]:
         if (failure := row.failure) is not None:
             key = failure.signature or f"{failure.cause} {failure.message}"
             groups.setdefault(key, []).append((failure, row))
-    found = [
-        FailureGroup(failure=some[0][0], rows=tuple(row for _, row in some))
-        for some in groups.values()
-    ]
+    found = [FailureGroup(failure=some[0][0], rows=tuple(row for _, row in some)) for some in groups.values()]
     return sorted(found, key=lambda group: -len(group.rows))
 
 
-def group_object(group: FailureGroup) -> dict[str, Any]:
+def failure_group_to_json(group: FailureGroup) -> dict[str, Any]:
     """Return the object for a group in `status --json`."""
     return {
-        **plain_fields(group.failure, "signature cause message"),
+        **attributes_to_json(group.failure, "signature cause message"),
         "count": len(group.rows),
         "runs": group.indices,
         "example": group.rows[0].run,
     }
 
 
-def failure_texts(rows: Sequence[RunRow]) -> list[str]:
+def format_failure_groups(rows: Sequence[RunRow]) -> list[str]:
     """Return a text for each group, with one traceback, and last what to do about them."""
     groups = group_failures(rows)
-    texts = [f"\n{_text(group)}" for group in groups[:SHOWN_GROUPS]]
+    texts = [f"\n{_format_failure_group(group)}" for group in groups[:SHOWN_GROUPS]]
     left = groups[SHOWN_GROUPS:]
     if left:
         runs = sum(len(group.rows) for group in left)
-        texts.append(f"\n… and {counted(runs, 'run')} with {counted(len(left), 'other failure')}")
+        texts.append(f"\n… and {format_count(runs, 'run')} with {format_count(len(left), 'other failure')}")
         texts.append("  `hpckit status --failed --json` has all")
-    return [*texts, *_next_steps(groups)]
+    return [*texts, *_list_commands_to_try_next(groups)]
 
 
-def _text(group: FailureGroup) -> str:
+def _format_failure_group(group: FailureGroup) -> str:
     example, failure = group.rows[0], group.failure
-    head = [f"{example.run} {example.state}: {failure_words(failure)}"]
+    head = [f"{example.run} {example.state}: {format_failure(failure)}"]
     if len(group.rows) > 1:
-        head = [failure_line(group), f"  for example run {example.index}{_place(failure)}"]
-    traceback = [f"    {line}" for line in user_traceback(failure.traceback or "")]
-    log = f"{''.join(_hints(failure, example))}  whole log: hpckit logs {example.run}"
+        head = [
+            format_failure_group_line(group),
+            f"  for example run {example.index}{_format_failure_place(failure)}",
+        ]
+    traceback = [f"    {line}" for line in shorten_user_traceback(failure.traceback or "")]
+    log = f"{''.join(_list_failure_hints(failure, example))}  whole log: hpckit logs {example.run}"
     return "\n".join([*head, *traceback, log])
 
 
-def failure_words(failure: Failure) -> str:
+def format_failure(failure: Failure) -> str:
     """Return a failure as text: its cause, its place, its message."""
-    return f"{failure.cause}{_place(failure)}: {_message(failure)}"
+    return f"{failure.cause}{_format_failure_place(failure)}: {_format_message(failure)}"
 
 
-def _hints(failure: Failure, row: RunRow) -> Iterator[str]:
-    """Yield lines about what is likely behind a failure, and what to do."""
-    if key := _key_to_change(failure):
-        yield f"  it ends so again until {key.partition('=')[0]} is another\n"
+def _list_failure_hints(failure: Failure, row: RunRow) -> Iterator[str]:
+    if key := _find_override_to_change(failure):
+        yield f"  it fails the same way again until {key.partition('=')[0]} changes\n"
     # A relative path is the first failure of many a new project.
     missing = _NO_FILE.search(failure.message)
     if missing is not None and "runtime.cwd=project" not in row.overrides:
         yield (
-            f"  {shortened(missing[1], _SHORT)} is looked for in the run's own folder, which has "
-            "what git does not ignore:\n  give the whole path, or set runtime.cwd=project\n"
+            f"  {shorten_text(missing[1], _SHORT)} is looked for in the run's own folder, which "
+            "has what git does not ignore:\n  give the whole path, or set runtime.cwd=project\n"
         )
     module = _NO_MODULE.search(failure.message)
     if module is not None and "code.snapshot=false" not in row.overrides:
         yield (
-            f"  {shortened(module[1], _SHORT)} is looked for in the frozen code, which has what "
+            f"  {shorten_text(module[1], _SHORT)} is looked for in the frozen code, which has what "
             "git does not ignore,\n  and in what is installed: git add -f your own, "
             "install it, or set cluster.python=/path/to/python\n"
         )
@@ -142,7 +141,7 @@ def _hints(failure: Failure, row: RunRow) -> Iterator[str]:
     told = re.search(r"worker \(pid.*(killed by|exited unexp)", failure.message)
     if told is not None or ", in _try_get_data\n" in (failure.traceback or ""):
         more = "fewer num_workers, or more resources.mem_gb"
-        yield f"  mostly memory, or /dev/shm, is short: {more}\n"
+        yield f"  the usual cause is too little memory or /dev/shm: {more}\n"
     # A program writes next to its code, which is frozen.
     denied = _DENIED.search(failure.message)
     if denied is not None and f"/{split_run_id(row.run)[0]}/code/" in denied[1]:
@@ -159,46 +158,46 @@ def _hints(failure: Failure, row: RunRow) -> Iterator[str]:
         yield f"  one process of MPI: mpirun -np 1 in front of it; {several}\n"
 
 
-def _key_to_change(failure: Failure | None) -> str:
+def _find_override_to_change(failure: Failure | None) -> str:
     """Return the override without which a run fails as before; empty if none is known."""
     if failure is None or failure.cause is not Cause.scheduler:
         return ""
     return next((key for words, key in _OF_A_NODE if words.search(failure.message)), "")
 
 
-def short_failure_lines(rows: Sequence[RunRow]) -> tuple[str, ...]:
+def format_short_failure_lines(rows: Sequence[RunRow]) -> tuple[str, ...]:
     """Return a short line for each of the largest groups, and how many more there are."""
     groups = group_failures(rows)
     lines = [
-        shortened(" ".join(failure_line(group, ranges_shown=_FEW_RANGES).split()), _SHORT)
+        shorten_text(" ".join(format_failure_group_line(group, ranges_shown=_FEW_RANGES).split()), _SHORT)
         for group in groups[:_SHOWN_SHORT]
     ]
     left = len(groups) - _SHOWN_SHORT
-    return (*lines, *([f"… and {counted(left, 'other failure')}"] if left > 0 else []))
+    return (*lines, *([f"… and {format_count(left, 'other failure')}"] if left > 0 else []))
 
 
-def failure_line(group: FailureGroup, *, ranges_shown: int = _SHOWN_RANGES) -> str:
+def format_failure_group_line(group: FailureGroup, *, ranges_shown: int = _SHOWN_RANGES) -> str:
     """Return a group in one line: how many runs and which, cause and message."""
     states = dict.fromkeys(str(row.state) for row in group.rows)
-    runs = counted(len(group.rows), "run")
-    which = shown_ranges(group.indices, ranges_shown)
-    similar = ", with similar messages" if group.alike else ""
-    words = f"{group.failure.cause}: {_message(group.failure)}"
+    runs = format_count(len(group.rows), "run")
+    which = format_index_ranges(group.indices, ranges_shown)
+    similar = ", with similar messages" if group.has_differing_messages else ""
+    words = f"{group.failure.cause}: {_format_message(group.failure)}"
     return f"{runs} {' or '.join(states)} ({which}){similar}: {words}"
 
 
-def shown_ranges(indices: Iterable[int], most: int = _SHOWN_RANGES) -> str:
+def format_index_ranges(indices: Iterable[int], most: int = _SHOWN_RANGES) -> str:
     """Return `3-7, 12`; if there are very many ranges, only the first ones."""
-    pieces = ranges(indices).split(", ")
+    pieces = format_ranges(indices).split(", ")
     shown = ", ".join(pieces[:most])
     return shown if len(pieces) <= most else f"{shown}, …"
 
 
-def _message(failure: Failure) -> str:
-    return re.sub(r"\n(?=.)", "\n  ", shortened(failure.message, MESSAGE_CHARACTERS))
+def _format_message(failure: Failure) -> str:
+    return re.sub(r"\n(?=.)", "\n  ", shorten_text(failure.message, MESSAGE_CHARACTERS))
 
 
-def _place(failure: Failure) -> str:
+def _format_failure_place(failure: Failure) -> str:
     places = [
         failure.rank_name,
         f"on {failure.node}" if failure.node else "",
@@ -208,39 +207,35 @@ def _place(failure: Failure) -> str:
     return f" ({place})" if place else ""
 
 
-def _next_steps(groups: Sequence[FailureGroup]) -> list[str]:
-    """Return how to try failed runs again, or else how interrupted ones go on."""
+def _list_commands_to_try_next(groups: Sequence[FailureGroup]) -> list[str]:
     rows = [row for group in groups for row in group.rows]
     ready = [row for row in rows if not row.refusal]
     left: dict[str, list[int]] = {}
     for row in rows:
         if row.refusal:
             left.setdefault(row.refusal, []).append(row.index)
-    refused = [f"  not resumed ({shown_ranges(runs)}): {words}" for words, runs in left.items()]
+    refused = [f"  not resumed ({format_index_ranges(runs)}): {words}" for words, runs in left.items()]
     failed = [row for row in rows if row.state is RunState.failed]
     if not failed:
         cut = [row.run for row in ready if row.state is RunState.interrupted]
         which = cut[0] if len(cut) == 1 else split_run_id(cut[0])[0] if cut else ""
         watch = f"  continue: hpckit resume {which} (`hpckit watch` does it by itself)"
-        return [*([watch] if cut else []), *refused, *_more(ready)]
+        return [*([watch] if cut else []), *refused, *_suggest_more_resources(ready)]
     one, begins, gap = failed[0].run, f", {failed[0].resume}" if failed[0].resume else "", ""
     if len(failed) > 1:
         one, begins, gap = f"{split_run_id(one)[0]} --failed", "", "\n"
-    keys = {_key_to_change(row.failure) for row in failed}
+    keys = {_find_override_to_change(row.failure) for row in failed}
     key = keys.pop() if len(keys) == 1 else ""
     again = f"{gap}  try again: hpckit rerun {f'{one} {key}'.strip()} (today's code)"
     frozen = f"         or: hpckit resume {one} (the frozen code{begins})"
     # It is sure that frozen code fails again that loops twice over its steps.
     twice = "run.steps() was already called"
-    mended = any(
-        row in ready and (row.failure is None or twice not in row.failure.message) for row in failed
-    )
+    mended = any(row in ready and (row.failure is None or twice not in row.failure.message) for row in failed)
     ours = not key and mended  # resume changes no key of the cluster, and takes the frozen code
-    return [again, *([frozen] if ours else []), *refused, *_more(ready)]
+    return [again, *([frozen] if ours else []), *refused, *_suggest_more_resources(ready)]
 
 
-def _more(rows: Sequence[RunRow]) -> Iterator[str]:
-    """Yield how runs on Slurm go on with more of what they had too little of."""
+def _suggest_more_resources(rows: Sequence[RunRow]) -> Iterator[str]:
     for cause, word in _TOO_LITTLE.items():
         short = [row for row in rows if row.job and row.failure and row.failure.cause is cause]
         if len(short) == 1:
@@ -251,7 +246,7 @@ def _more(rows: Sequence[RunRow]) -> Iterator[str]:
             yield f"  with more: hpckit resume {launch} --cause {cause} {word}"
 
 
-def user_traceback(traceback: str, *, shown: int = TRACEBACK_LINES) -> tuple[str, ...]:
+def shorten_user_traceback(traceback: str, *, shown: int = TRACEBACK_LINES) -> tuple[str, ...]:
     """Return the last lines of a traceback without hpckit's own frames.
 
     A frame is its `File` line and the lines below it, up to the next frame or to a line that is not
@@ -270,14 +265,13 @@ def user_traceback(traceback: str, *, shown: int = TRACEBACK_LINES) -> tuple[str
         kept = lines
     if len(kept) <= shown:
         return tuple(kept)
-    mine = _last_own_frame(kept[:-shown])
+    mine = _find_last_user_frame(kept[:-shown])
     if mine and not any(_OWN_FRAME.match(line) for line in kept[-shown:]):
         return ("…", *mine, "…", *kept[-shown:])
     return ("…", *kept[-shown:])
 
 
-def _last_own_frame(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return the last frame of the user's own code; empty if there is none."""
+def _find_last_user_frame(lines: Sequence[str]) -> tuple[str, ...]:
     places = [place for place, line in enumerate(lines) if _OWN_FRAME.match(line)]
     if not places:
         return ()

@@ -1,4 +1,4 @@
-"""Why a run does not go on: Slurm's reason for a waiting job, or why a resume leaves it alone.
+"""Why a run does not continue: Slurm's reason for a waiting job, or why a resume skips it.
 
 By Slurm's page on job reason codes. Reasons that end by themselves when jobs end say little more
 than their name; those that do not end are said in full.
@@ -14,10 +14,9 @@ from hpckit.model.states import BaseState, Judgement, Standing
 
 _CHANGE = "cancel it, and launch it again with what is allowed"
 _LASTING = {
-    "DependencyNeverSatisfied": "it never starts: a job that it was to follow ended otherwise. "
+    "DependencyNeverSatisfied": "it never starts: the job that it depends on did not end well. "
     "Cancel it, and launch it again without resources.dependency",
-    "JobHeldUser|(?i:job requeued in held state)": "it is held. "
-    "Let it start: scontrol release {job}",
+    "JobHeldUser|(?i:job requeued in held state)": "it is held. Let it start: scontrol release {job}",
     "JobHeldAdmin|JobHoldMaxRequeue": "it is held until an administrator releases it",
     "(?i:launch failed requeued held)": "its nodes could not start it, and it is held. "
     "Let it start: scontrol release {job}",
@@ -33,19 +32,19 @@ _LASTING = {
     "time, or never",
 }
 _PASSING = {
-    r"(Assoc|QOS)Max\w*|Max\w*Per\w+": "your other jobs use all that you may",
-    r"(Assoc|QOS)Grp\w*": "its account or QOS uses all that it may",
-    "BeginTime": "its time to begin has not come",
+    r"(Assoc|QOS)Max\w*|Max\w*Per\w+": "your other jobs use all that you are allowed",
+    r"(Assoc|QOS)Grp\w*": "its account or QOS uses all that it is allowed",
+    "BeginTime": "its start time has not been reached",
     "Dependency": "it waits for the job that it follows",
     "Priority": "jobs of higher priority wait as well",
-    "Resources": "it is next, and waits until what it asks for is free",
+    "Resources": "it is next, and waits for free resources",
     "Licenses": "it waits for a licence",
     "Reservation": "its reservation has not begun",
 }
 
 
-def pending_note(seen: Observation) -> tuple[str, bool] | None:
-    """Return why Slurm does not start a job, and whether somebody has to do something about it.
+def explain_pending_job(seen: Observation) -> tuple[str, bool] | None:
+    """Return why Slurm does not start a job, and whether someone has to act.
 
     None if it is not waiting, or the reason is unknown. Example:
     `JobHeldUser: it is held. Let it start: scontrol release 7`.
@@ -60,10 +59,10 @@ def pending_note(seen: Observation) -> tuple[str, bool] | None:
     return None
 
 
-def say_lasting(views: Iterable[RunView], noted: set[str], say: Callable[[str], None]) -> None:
-    """Say once why jobs wait that start only when somebody does something."""
+def warn_once_about_stuck_jobs(views: Iterable[RunView], noted: set[str], say: Callable[[str], None]) -> None:
+    """Say once why jobs wait if they start only after someone acts."""
     for view in views:
-        waits = None if view.observation is None else pending_note(view.observation)
+        waits = None if view.observation is None else explain_pending_job(view.observation)
         text, lasts = waits or ("", False)
         if lasts and text not in noted:
             noted.add(text)
@@ -84,7 +83,7 @@ _TEXTS: Mapping[Standing, str] = {
 }
 
 
-def standing_text(judgement: Judgement) -> str:
+def format_resume_decision(judgement: Judgement) -> str:
     """Return why a run is left alone, or that it is submitted again."""
     text = _TEXTS[judgement.standing]
     return text.replace("{follows}", str(judgement.follows)).replace("{detail}", judgement.detail)

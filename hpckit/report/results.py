@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
 
-from hpckit.model.counted import steps_text
+from hpckit.model.counted import format_step_of_total
 from hpckit.model.goodput import Goodput, TimeParts
 from hpckit.model.ids import split_run_id
-from hpckit.model.moment import duration
-from hpckit.model.plain import plain_fields
+from hpckit.model.moment import format_slurm_duration
+from hpckit.model.plain import attributes_to_json
 from hpckit.model.states import RunState
 from hpckit.report.rows import RunRow
-from hpckit.report.selection import SortKey, assigned, find_column, ordered
+from hpckit.report.selection import SortKey, parse_overrides, resolve_sort_column, sort_with_missing_last
 from hpckit.values import dataclass, field_names, replace
 
 _PARTS = field_names(TimeParts)
@@ -69,7 +69,7 @@ class ResultColumns:
     metrics: tuple[str, ...]
     prefixed: frozenset[str] = frozenset()
 
-    def columns(self, kind: str) -> tuple[str, ...]:
+    def column_names(self, kind: str) -> tuple[str, ...]:
         """Return the names of the columns of all `overrides`, or of all `metrics`."""
         names = [(name, f"{kind}.{name}") for name in getattr(self, kind)]
         return tuple(long if long in self.prefixed else name for name, long in names)
@@ -88,7 +88,7 @@ class Results(ResultColumns):
     kept: frozenset[str] = frozenset()
 
 
-def make_results(
+def build_results(
     rows: Sequence[RunRow],
     now: datetime,
     *,
@@ -101,22 +101,22 @@ def make_results(
     `sweep` are the overrides of all runs by id, if `rows` are only some of them or have others; it
     decides which overrides differ. `swept` are columns, whether they differ or not.
     """
-    given = {row.run: assigned(row.overrides) for row in rows} if sweep is None else sweep
-    differing = differing_keys(list(given.values()))
+    given = {row.run: parse_overrides(row.overrides) for row in rows} if sweep is None else sweep
+    differing = find_override_keys_that_differ(list(given.values()))
     shown = {*differing, *swept}
-    names = tuple(key for key in compared_keys(given.values()) if key in shown)
+    names = tuple(key for key in count_runs_by_key(given.values()) if key in shown)
     metrics = tuple(dict.fromkeys(name for row in rows for name in row.metrics))
     return Results(
         overrides=names,
         metrics=metrics,
-        prefixed=_prefixed(names, metrics),
-        rows=tuple(_result_row(row, names, given[row.run], now) for row in rows),
+        prefixed=_find_ambiguous_columns(names, metrics),
+        rows=tuple(_build_result_row(row, names, given[row.run], now) for row in rows),
         spans=spans,
         kept=frozenset(shown.difference(differing)),
     )
 
 
-def _prefixed(overrides: Sequence[str], metrics: Sequence[str]) -> frozenset[str]:
+def _find_ambiguous_columns(overrides: Sequence[str], metrics: Sequence[str]) -> frozenset[str]:
     """Return the columns whose plain name another one has; over keys, a metric has three names."""
     taken = _OWN.union(overrides)
     ends = ("", "_mean", "_std", "_n")
@@ -126,7 +126,7 @@ def _prefixed(overrides: Sequence[str], metrics: Sequence[str]) -> frozenset[str
     return frozenset((*own, *(f"metrics.{name}" for name in found)))
 
 
-def _result_row(
+def _build_result_row(
     row: RunRow, names: Sequence[str], given: Mapping[str, str], now: datetime
 ) -> ResultRow:
     elapsed = row.elapsed(now)
@@ -152,21 +152,18 @@ _ABOUT = frozenset({"name", "output_dir", "tracker", "notify", "observe", "prefl
 """Sections that say how a launch is named, watched and reported."""
 
 
-def compared_keys(sweep: Iterable[Mapping[str, str]]) -> Mapping[str, int]:
+def count_runs_by_key(sweep: Iterable[Mapping[str, str]]) -> Mapping[str, int]:
     """Return by how many runs each key is set, in order of appearance.
 
-    Several launches may also differ in who is told of them, and in what is measured: no result
-    depends on that.
+    Several launches may also differ in their notifications and measurements: no result depends on that.
     """
     counts = Counter(chain.from_iterable(sweep))
     return {key: counts[key] for key in counts if key.partition(".")[0] not in _ABOUT}
 
 
-def differing_keys(sweep: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+def find_override_keys_that_differ(sweep: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
     """Return the keys that not all runs set to the same value, in order of appearance."""
-    return tuple(
-        key for key in compared_keys(sweep) if len({given.get(key) for given in sweep}) > 1
-    )
+    return tuple(key for key in count_runs_by_key(sweep) if len({given.get(key) for given in sweep}) > 1)
 
 
 def sort_results(results: Results, key: SortKey) -> Results:
@@ -177,62 +174,61 @@ def sort_results(results: Results, key: SortKey) -> Results:
     the column is unknown.
     """
     more = ("launch", "attempt") if results.spans else ()
-    varying = (*results.columns("overrides"), *results.columns("metrics"), *more)
+    varying = (*results.column_names("overrides"), *results.column_names("metrics"), *more)
     columns = ("index", "state", "cause", "step", "time", *varying, *ACCOUNT_COLUMNS)
-    column = find_column(key, columns, "results").column
-    lines = zip(results.rows, _values(results), strict=True)
+    column = resolve_sort_column(key, columns, "results").column
+    lines = zip(results.rows, _list_row_values_by_column(results), strict=True)
 
     def value(line: tuple[ResultRow, Mapping[str, Any]]) -> Any:
         row, own = line
-        return own[column] if column in own else account_values(row.goodput).get(column)
+        return own[column] if column in own else list_goodput_values(row.goodput).get(column)
 
-    found = ordered(lines, value, descending=key.descending)
-    if column in results.columns("metrics"):
+    found = sort_with_missing_last(lines, value, descending=key.descending)
+    if column in results.column_names("metrics"):
         found.sort(key=lambda line: line[0].state.is_final)
         found.sort(key=lambda line: (value(line) is None, line[0].state is not RunState.completed))
     return replace(results, rows=tuple(row for row, _ in found))
 
 
-def header(results: Results) -> tuple[str, ...]:
+def list_column_names(results: Results) -> tuple[str, ...]:
     """Return the names of all columns, in the order they are shown."""
     first = ("launch", "index") if results.spans else ("index",)
     stage = ("stage",) if any(row.stage is not None for row in results.rows) else ()
     state = ("state", "attempt") if results.spans else ("state",)
     cause = ("cause",) if any(row.cause is not None for row in results.rows) else ()
-    overrides, metrics = results.columns("overrides"), results.columns("metrics")
+    overrides, metrics = results.column_names("overrides"), results.column_names("metrics")
     return (*first, *stage, *overrides, *state, *cause, *metrics, "step", "time")
 
 
-def cells(results: Results) -> Iterable[tuple[Any, ...]]:
+def list_row_values(results: Results) -> Iterable[tuple[Any, ...]]:
     """Yield the values of each row under `header`."""
-    names = header(results)
-    return (tuple(own[name] for name in names) for own in _values(results))
+    names = list_column_names(results)
+    return (tuple(own[name] for name in names) for own in _list_row_values_by_column(results))
 
 
-def _values(results: Results) -> Iterator[Mapping[str, Any]]:
-    """Yield the values of each row by column."""
+def _list_row_values_by_column(results: Results) -> Iterator[Mapping[str, Any]]:
     own = ("launch", "index", "stage", "state", "attempt", "cause", "step")
-    overrides = dict(zip(results.columns("overrides"), results.overrides, strict=True))
-    metrics = dict(zip(results.columns("metrics"), results.metrics, strict=True))
+    overrides = dict(zip(results.column_names("overrides"), results.overrides, strict=True))
+    metrics = dict(zip(results.column_names("metrics"), results.metrics, strict=True))
     for row in results.rows:
         values = {"time": row.wall_s, **{name: getattr(row, name) for name in own}}
         values |= {name: row.overrides.get(key) for name, key in overrides.items()}
         yield values | {name: row.metrics.get(key) for name, key in metrics.items()}
 
 
-def shown_header(results: Results) -> tuple[str, ...]:
+def list_shown_column_names(results: Results) -> tuple[str, ...]:
     """Return the names of all columns for people: steps are how many there were."""
-    return (*header(results)[:-2], "steps", "time")
+    return (*list_column_names(results)[:-2], "steps", "time")
 
 
-def shown_cells(results: Results) -> Iterable[tuple[Any, ...]]:
-    """Yield the values of each row under `shown_header`, steps and time as text."""
-    for line, row in zip(cells(results), results.rows, strict=True):
+def list_shown_row_values(results: Results) -> Iterable[tuple[Any, ...]]:
+    """Yield the values of each row under `list_shown_column_names`, steps and time as text."""
+    for line, row in zip(list_row_values(results), results.rows, strict=True):
         span = None if row.wall_s is None else timedelta(seconds=row.wall_s)
-        yield (*line[:-2], steps_text(row.step), duration(span))
+        yield (*line[:-2], format_step_of_total(row.step), format_slurm_duration(span))
 
 
-def account_values(account: Goodput | None) -> Mapping[str, Any]:
+def list_goodput_values(account: Goodput | None) -> Mapping[str, Any]:
     """Return numbers of the goodput, those of ACCOUNT_COLUMNS among them; none without a goodput.
 
     They are seconds, shares of 1, and counts.
@@ -240,10 +236,10 @@ def account_values(account: Goodput | None) -> Mapping[str, Any]:
     if account is None:
         return {}
     return {
-        **plain_fields(account, "goodput ettr ettr_since_first_step ettr_expected"),
-        **plain_fields(account.parts, "wall_s=wall", *(f"{name}_s={name}" for name in _PARTS)),
-        **plain_fields(account, "attempts rounds"),
+        **attributes_to_json(account, "goodput ettr ettr_since_first_step ettr_expected"),
+        **attributes_to_json(account.parts, "wall_s=wall", *(f"{name}_s={name}" for name in _PARTS)),
+        **attributes_to_json(account, "attempts rounds"),
         "failures": sum(account.failures.values()),
         "planned": sum(account.planned.values()),
-        **plain_fields(account, "lost_steps saves saved_bytes writing_s=writing writing_share"),
+        **attributes_to_json(account, "lost_steps saves saved_bytes writing_s=writing writing_share"),
     }

@@ -10,17 +10,17 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpckit.model.cluster.nodes import compress_nodes, expand_nodes
+from hpckit.model.cluster.nodes import compress_to_hostlist, expand_hostlist
 from hpckit.model.diagnosis.verdict import RunFindings
 from hpckit.model.elastic import Satellite
 from hpckit.model.environment.health import NodeInspection
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, Cause, Failure
 from hpckit.model.goodput import Goodput
-from hpckit.model.moment import span_words
+from hpckit.model.moment import format_time_span
 from hpckit.model.parallel.layout import LayoutReport
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import BaseState, Judgement, RunState, Standing
-from hpckit.report.pending import pending_note, standing_text
+from hpckit.report.pending import explain_pending_job, format_resume_decision
 from hpckit.values import dataclass, replace
 
 
@@ -49,13 +49,12 @@ class LaunchHead:
 class RunRow:
     """One run, flat. `note` is about a disagreement of record and Slurm, or what is awaited.
 
-    `slurm_state` is Slurm's own text, None if there is none. `attempt` is 0 before the first.
-    `goodput` and `findings` are null if they were not requested. `blocked` says why the run never
-    began, if an earlier stage did not complete. `early` says why it completed early. `step` counts
-    from 0, to one less than `total`. `layout` is what the ranks reported of it, null until then.
-    `preflight` is the latest inspection of each node. `satellites` are the jobs that bring it
-    nodes. `resume` says from which step a resume continues, `refusal` why none would.
-    `expected_start` is Slurm's forecast.
+    `slurm_state` is Slurm's own text, None if there is none. `attempt` is 0 before the first. `goodput` and
+    `findings` are null if they were not requested. `blocked` says why the run never began, if an earlier
+    stage did not complete. `early` says why it completed early. `step` counts from 0, to one less than
+    `total`. `layout` is what the ranks reported of it, null until then. `preflight` is the latest inspection
+    of each node. `satellites` are the jobs that bring it nodes. `resume` says from which step a resume
+    continues, `refusal` why none would. `expected_start` is Slurm's forecast.
     """
 
     run: str
@@ -98,7 +97,7 @@ class RunRow:
         return max((self.ended_at or now) - self.started_at, timedelta(0))
 
 
-def run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
+def build_run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
     """Return the row of a run, with its goodput if given."""
     record, seen = view.record, view.observation
     return RunRow(
@@ -112,13 +111,13 @@ def run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
         attempt=record.attempt,
         round=record.round,
         step=record.step,
-        nodes=record.nodes or _nodes(seen),
+        nodes=record.nodes or _expand_observed_nodes(seen),
         exit_code=view.exit_code,
-        failure=failure(view),
+        failure=find_run_failure(view),
         metrics=record.metrics,
         started_at=record.started_at,
         ended_at=record.ended_at,
-        note=note(view),
+        note=format_run_note(view),
         warnings=record.warnings,
         goodput=goodput,
         stage=record.stage,
@@ -128,50 +127,54 @@ def run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
         layout=record.layout,
         preflight=record.preflight,
         satellites=view.satellites,
-        refusal=standing_text(Judgement(standing=Standing.unsettled))
-        if view.state.ended and not view.settled
+        refusal=format_resume_decision(Judgement(standing=Standing.unsettled))
+        if view.state.ended and not view.can_no_longer_change
         else "",
         expected_start=None if seen is None else seen.expected_start,
     )
 
 
-def with_standstill(row: RunRow, goodput: Goodput | None) -> RunRow:
+def add_standstill_warning(row: RunRow, goodput: Goodput | None) -> RunRow:
     """Return the row with a warning if no step of the run has begun for long, by its account."""
     if goodput is None or goodput.standstill is None or row.note == _SUSPENDED:
         return row
-    gone = span_words(goodput.standstill)
+    gone = format_time_span(goodput.standstill)
     said = f"no step has begun for {gone}; `hpckit stacks` shows what its ranks are doing"
     return replace(row, warnings=(*row.warnings, said))
 
 
-def count_states(states: Iterable[RunState]) -> Mapping[RunState, int]:
+def count_runs_by_state(states: Iterable[RunState]) -> Mapping[RunState, int]:
     """Return how many runs are in each state, in the order of the states, without zeros."""
     counts = Counter(states)
     return {state: counts[state] for state in RunState if counts[state]}
 
 
-def _nodes(seen: Observation | None) -> tuple[str, ...]:
+def _expand_observed_nodes(seen: Observation | None) -> tuple[str, ...]:
     if seen is None:
         return ()
     try:
-        return expand_nodes(seen.nodes)
+        return expand_hostlist(seen.nodes)
     except ValueError:  # text such as "None assigned"
         return ()
 
 
-def failure(view: RunView) -> Failure | None:
+def find_run_failure(view: RunView) -> Failure | None:
     """Return why a run did not complete: our record's classification, else Slurm's report."""
     if view.state not in {RunState.failed, RunState.interrupted}:
         return None
-    if view.record.failure is not None and not view.requeued:
+    if view.record.failure is not None and not view.requeued_since_last_attempt:
         return view.record.failure
-    if view.record.state.ended and not view.requeued:
+    if view.record.state.ended and not view.requeued_since_last_attempt:
         return None
-    return _carrier_lost(view) if view.observation is None else _by_slurm(view, view.observation)
+    return (
+        _lost_supervisor_failure(view)
+        if view.observation is None
+        else _failure_from_slurm(view, view.observation)
+    )
 
 
-def _carrier_lost(view: RunView) -> Failure:
-    carrier = "supervisor" if view.record.begun else "local executor"
+def _lost_supervisor_failure(view: RunView) -> Failure:
+    carrier = "supervisor" if view.record.has_attempt_begun else "local executor"
     host = view.record.supervisor[0] if view.record.supervisor else None
     return Failure(
         cause=Cause.launcher_lost,
@@ -181,22 +184,24 @@ def _carrier_lost(view: RunView) -> Failure:
     )
 
 
-def _by_slurm(view: RunView, seen: Observation) -> Failure:
-    if seen.exit_code == FROZEN_FOLDER_EXIT and not view.record.begun:
+def _failure_from_slurm(view: RunView, seen: Observation) -> Failure:
+    if seen.exit_code == FROZEN_FOLDER_EXIT and not view.record.has_attempt_begun:
         message = "the batch script could not read its frozen folder; its log names node and folder"
         return Failure(cause=Cause.frozen_folder, message=message, node=seen.nodes or None)
     lost = seen.state.base in {BaseState.node_fail, BaseState.boot_fail}
-    begun = "before recording the outcome" if view.record.begun else "before its supervisor started"
+    begun = (
+        "before recording the outcome" if view.record.has_attempt_begun else "before its supervisor started"
+    )
     said = f": {view.said}" if view.said else ""
     return Failure(
         cause=Cause.node_lost if lost else Cause.scheduler,
-        message=f"Slurm says {_words(seen)}: the run ended {begun}{said}",
+        message=f"Slurm says {_format_slurm_state(seen)}: the run ended {begun}{said}",
         node=seen.nodes or None,
         step=view.record.step,
     )
 
 
-def _words(seen: Observation) -> str:
+def _format_slurm_state(seen: Observation) -> str:
     code = f", exit code {seen.exit_code}" if seen.exit_code else ""
     reason = f" ({seen.reason})" if seen.reason not in {"", "None"} else ""
     return f"{seen.state.text}{reason}{code}"
@@ -216,23 +221,25 @@ _SUSPENDED = "Slurm has suspended its job; the run continues when Slurm resumes 
 _GOING_ON = "Slurm still has its job: a new attempt is being asked for, or the job is ending"
 
 
-def note(view: RunView) -> str:
+def format_run_note(view: RunView) -> str:
     """Return one line about a disagreement between our record and Slurm; empty if there is none."""
     seen, record = view.observation, view.record
     if view.blocked:
         return ""
     if seen is None:
-        return _unseen_note(view)
+        return _format_unseen_job_note(view)
     if not seen.state.ended:
-        return _queued_note(view, seen)
+        return _format_queued_note(view, seen)
     if record.state.ended:
         agrees = seen.state.run_state in _AGREEING[record.state]
-        return "" if agrees else f"hpckit recorded it as {record.state}, Slurm says {_words(seen)}"
-    missing = "end" if record.begun else "start"
-    return f"hpckit recorded no {missing}, Slurm says {_words(seen)}"
+        return (
+            "" if agrees else f"hpckit recorded it as {record.state}, Slurm says {_format_slurm_state(seen)}"
+        )
+    missing = "end" if record.has_attempt_begun else "start"
+    return f"hpckit recorded no {missing}, Slurm says {_format_slurm_state(seen)}"
 
 
-def _queued_note(view: RunView, seen: Observation) -> str:
+def _format_queued_note(view: RunView, seen: Observation) -> str:
     record = view.record
     if seen.state.base is BaseState.suspended:
         return _SUSPENDED
@@ -241,30 +248,34 @@ def _queued_note(view: RunView, seen: Observation) -> str:
     if held and ours and seen.state.base is BaseState.pending:
         asked = [node for node in record.excluded if node not in ours]
         return (
-            f"Slurm cannot start it ({seen.reason}); it leaves out {compress_nodes(ours)}, where "
-            "the run failed. To allow them again: "
-            f"scontrol update JobId={seen.job} ExcNodeList={compress_nodes(asked)}"
+            f"Slurm cannot start it ({seen.reason}); it leaves out {compress_to_hostlist(ours)}, "
+            f"where the run failed. To allow them again: scontrol update JobId={seen.job} "
+            f"ExcNodeList={compress_to_hostlist(asked)}"
         )
-    if view.requeued and record.failure is not None and record.failure.cause is Cause.unhealthy:
-        return f"{record.failure.message}; requeued {_elsewhere(record)}: tell the administrators"
-    text, lasts = pending_note(seen) or ("", False)
-    if view.requeued and not lasts:
+    if (
+        view.requeued_since_last_attempt
+        and record.failure is not None
+        and record.failure.cause is Cause.unhealthy
+    ):
+        return f"{record.failure.message}; requeued {_format_excluded_nodes(record)}: tell the administrators"
+    text, lasts = explain_pending_job(seen) or ("", False)
+    if view.requeued_since_last_attempt and not lasts:
         return f"requeued by Slurm after attempt {record.attempt} ({record.state})"
     if record.state is RunState.interrupted and not lasts:
         return _GOING_ON
     return f"Slurm: {text}" if text else ""
 
 
-def _elsewhere(record: RunRecord) -> str:
+def _format_excluded_nodes(record: RunRecord) -> str:
     nodes = record.failure.node.split(", ") if record.failure and record.failure.node else ()
     out = [node for node in nodes if node in record.excluded]
-    return f"without {compress_nodes(out)}" if out else "and may get the same nodes again"
+    return f"without {compress_to_hostlist(out)}" if out else "and may get the same nodes again"
 
 
-def _unseen_note(view: RunView) -> str:
+def _format_unseen_job_note(view: RunView) -> str:
     record = view.record
     if view.asked and not record.state.ended:
         return f"hpckit recorded it as {record.state}, Slurm no longer knows job {record.job}"
-    if view.alive is False and record.begun:
+    if view.alive is False and record.has_attempt_begun:
         return "its supervisor died before recording the outcome"
     return "its local executor is gone; nothing will start it" if view.alive is False else ""

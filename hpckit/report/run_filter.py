@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hpckit.errors import UsageError
-from hpckit.model.counted import parse_ranges
+from hpckit.model.counted import parse_number_ranges
 from hpckit.model.failure import Cause
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.report.rows import count_states, failure
+from hpckit.report.rows import count_runs_by_state, find_run_failure
 from hpckit.report.selection import Filter
-from hpckit.report.text import states_text
+from hpckit.report.text import format_state_counts
 from hpckit.values import dataclass, field
 
 
@@ -33,83 +33,82 @@ class RunFilter:
     words: str = ""
 
     @property
-    def all(self) -> bool:
+    def takes_all_runs(self) -> bool:
         """Whether it takes every run."""
-        return self.basic.all and not self.causes and self.indices is None
+        return self.basic.takes_all_runs and not self.causes and self.indices is None
 
     @property
-    def names_cancelled(self) -> bool:
+    def includes_cancelled(self) -> bool:
         """Whether cancelled runs are requested: by their state, or by their indices."""
         return RunState.cancelled in self.basic.states or self.indices is not None
 
-    def takes(self, view: RunView) -> bool:
+    def matches_run(self, view: RunView) -> bool:
         """Whether the filter takes this run."""
         return (
             (self.indices is None or view.record.index in self.indices)
-            and self.basic.takes(view.state, view.record.overrides)
-            and (not self.causes or failure_cause(view) in self.causes)
+            and self.basic.matches_run(view.state, view.record.overrides)
+            and (not self.causes or find_failure_cause(view) in self.causes)
         )
 
-    def chosen(self, views: Sequence[RunView], launch: str) -> tuple[RunView, ...]:
+    def select_runs(self, views: Sequence[RunView], launch: str) -> tuple[RunView, ...]:
         """Return the runs that the filter takes. Raises UsageError if there are none."""
-        found = tuple(view for view in views if self.takes(view))
-        if not found and not self.all:
+        found = tuple(view for view in views if self.matches_run(view))
+        if not found and not self.takes_all_runs:
             raise UsageError(
-                f"no run of {launch} matches {self.words}; it has {what_there_is(views)}",
+                f"no run of {launch} matches {self.words}; it has {format_state_and_cause_counts(views)}",
                 hint=f"`hpckit results {launch}` lists its runs with their overrides",
             )
         return found
 
 
-def failure_cause(view: RunView) -> Cause | None:
+def find_failure_cause(view: RunView) -> Cause | None:
     """Return why a run did not complete; None if it did, or has not ended."""
-    known = failure(view)
+    known = find_run_failure(view)
     return None if known is None else known.cause
 
 
-def what_there_is(views: Iterable[RunView]) -> str:
+def format_state_and_cause_counts(views: Iterable[RunView]) -> str:
     """Return how many runs there are by state, and how many failed by cause."""
     runs = list(views)
-    causes = Counter(cause for view in runs if (cause := failure_cause(view)) is not None)
+    causes = Counter(cause for view in runs if (cause := find_failure_cause(view)) is not None)
     counted = ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
-    return states_text(count_states(view.state for view in runs)) + (
+    return format_state_counts(count_runs_by_state(view.state for view in runs)) + (
         f" (causes: {counted})" if counted else ""
     )
 
 
-def causes_named(words: Iterable[str]) -> frozenset[Cause]:
+def parse_failure_causes(words: Iterable[str]) -> frozenset[Cause]:
     """Return the causes of a text such as `oom,hang`.
 
     Each is the name of a cause or a word of it: `oom` is `cuda_oom` and `host_oom`. Raises
     UsageError for an unknown cause.
     """
     return frozenset(
-        cause for text in words for word in text.split(",") for cause in _causes(word.strip())
+        cause for text in words for word in text.split(",") for cause in _match_failure_causes(word.strip())
     )
 
 
-def _causes(word: str) -> list[Cause]:
+def _match_failure_causes(word: str) -> list[Cause]:
     if word in Cause.__members__:
         return [Cause(word)]
     found = [cause for cause in Cause if word in cause.split("_")]
     if not found:
         raise UsageError(
-            f"--cause has {word!r}; causes are {', '.join(Cause)}",
+            f"--cause: {word!r} is not a cause; causes are {', '.join(Cause)}",
             hint=f"did you mean {near[0]}?"
             if (near := difflib.get_close_matches(word, Cause, n=1))
-            else "several are separated by commas, and a word of a name is enough: "
-            "--cause oom,hang",
+            else "several are separated by commas, and a word of a name is enough: --cause oom,hang",
         )
     return found
 
 
-def indices_named(text: str, runs: int, launch: str) -> frozenset[int]:
+def parse_run_indices(text: str, runs: int, launch: str) -> frozenset[int]:
     """Return the runs that `--runs 3-7,12` means in a launch with `runs` runs.
 
     Raises UsageError if the text is malformed, or names a run that does not exist.
     """
     try:
-        return parse_ranges(text, runs)
+        return parse_number_ranges(text, runs)
     except ValueError as error:
         raise UsageError(
             f"--runs is {text!r}: {error}; {launch} has the runs 0 to {runs - 1}",

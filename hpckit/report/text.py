@@ -10,19 +10,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpckit.model.cluster.nodes import compress_nodes
-from hpckit.model.counted import counted, ranges, steps_text
+from hpckit.model.cluster.nodes import compress_to_hostlist
+from hpckit.model.counted import format_count, format_ranges, format_step_of_total
 from hpckit.model.environment.health import HealthVerdict, NodeInspection
 from hpckit.model.goodput import Goodput
-from hpckit.model.moment import duration, local_minute, local_moment, span_words
+from hpckit.model.moment import (
+    format_local_datetime,
+    format_local_time_to_minute,
+    format_slurm_duration,
+    format_time_span,
+)
 from hpckit.model.parallel.layout import LayoutReport
-from hpckit.model.states import RunState, parse_state
+from hpckit.model.states import RunState, parse_slurm_state
 from hpckit.report import results as sweep
-from hpckit.report.escape import escaped, escaped_cell, shortened
-from hpckit.report.failures import failure_texts, shown_ranges
-from hpckit.report.rows import Foreign, LaunchHead, RunRow, count_states
-from hpckit.report.selection import LaunchLine, SortKey, override_cells, sorted_value
-from hpckit.report.spread import SpreadResults, spread_text
+from hpckit.report.escape import escape_controls, escape_table_cell, shorten_text
+from hpckit.report.failures import format_failure_groups, format_index_ranges
+from hpckit.report.rows import Foreign, LaunchHead, RunRow, count_runs_by_state
+from hpckit.report.selection import LaunchLine, SortKey, find_sort_metric_value, format_override_cells
+from hpckit.report.spread import SpreadResults, format_mean_deviation_and_count
 from hpckit.values import dataclass, replace
 
 _SHOWN, _SHOWN_REASONS = 8, 5
@@ -41,8 +46,7 @@ _UNITS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 class TextTable:
     """A table of text cells.
 
-    On a narrow terminal, cells of `flexible` columns are cut, then `spare` columns are left out, in
-    order.
+    On a narrow terminal, cells of `flexible` columns are cut, then `spare` columns are left out, in order.
     """
 
     header: tuple[str, ...]
@@ -50,7 +54,7 @@ class TextTable:
     spare: tuple[str, ...] = ()
     flexible: tuple[str, ...] = ()
 
-    def filled(self, *optional: str) -> TextTable:
+    def without_empty_columns(self, *optional: str) -> TextTable:
         """Return the table without the `optional` columns that are empty; without any, of all."""
         kept = [
             place
@@ -65,38 +69,37 @@ Page = Sequence[TextTable | str]
 """The parts of a page, top to bottom."""
 
 
-def status_page(
+def render_status_page(
     head: LaunchHead, rows: Sequence[RunRow], now: datetime, *, brief: bool = False
 ) -> Page:
     """Return the page of `status`: the launch, its runs, their counts, the failures and why.
 
     A `brief` one of many runs has the counts first, then what failed and what runs.
     """
-    count = count_line([row.state for row in rows])
-    page: list[TextTable | str] = [head_line(head, now)]
+    count = format_run_counts([row.state for row in rows])
+    page: list[TextTable | str] = [format_launch_head(head, now)]
     if brief and len(rows) > _MOST_LISTED:
-        page += [count, *_brief_table(head, rows, now)]
+        page += [count, *_render_brief_table(head, rows, now)]
     else:
-        page += [runs_table(rows, now, head.common), count]
+        page += [build_runs_table(rows, now, head.common), count]
     if len(rows) == 1:
-        page += [*layout_lines(rows[0].layout), *_preflight_lines(rows[0].preflight)]
-    page += _note_lines(rows, now)
-    page += _blocked_lines(rows)
+        page += [*format_parallel_layout(rows[0].layout), *_format_preflight(rows[0].preflight)]
+    page += _format_run_notes(rows, now)
+    page += _format_blocked_runs(rows)
     warned = [row for row in rows if row.warnings and len(rows) > 1]
     page += [f"warning: {row.run}: {row.warnings[-1]}" for row in warned[:SHOWN_WARNINGS]]
-    return [*page, *failure_texts(rows)]
+    return [*page, *format_failure_groups(rows)]
 
 
-def _brief_table(head: LaunchHead, rows: Sequence[RunRow], now: datetime) -> Page:
-    """Return the rows worth a line, failed ones first, and what others there are."""
+def _render_brief_table(head: LaunchHead, rows: Sequence[RunRow], now: datetime) -> Page:
     known = [row for state in _LISTED for row in rows if row.state is state][:_MOST_LISTED]
     indices = {row.index for row in known}
-    left = states_text(count_states(row.state for row in rows if row.index not in indices))
-    table = [runs_table(known, now, head.common)] if known else []
+    left = format_state_counts(count_runs_by_state(row.state for row in rows if row.index not in indices))
+    table = [build_runs_table(known, now, head.common)] if known else []
     return [*table, f"not listed: {left}; `hpckit status {head.id} --all` lists every run"]
 
 
-def _note_lines(rows: Sequence[RunRow], now: datetime) -> list[str]:
+def _format_run_notes(rows: Sequence[RunRow], now: datetime) -> list[str]:
     """Return each note once, with the runs that it is about, and when Slurm starts the first."""
     notes: dict[str, list[RunRow]] = {}
     for row in rows:
@@ -104,53 +107,52 @@ def _note_lines(rows: Sequence[RunRow], now: datetime) -> list[str]:
             notes.setdefault(row.note or "Slurm: it waits", []).append(row)
     lines = []
     for note, some in notes.items():
-        runs = f"runs {shown_ranges(row.index for row in some)}" if some[1:] else some[0].run
+        runs = f"runs {format_index_ranges(row.index for row in some)}" if some[1:] else some[0].run
         first = min((row.expected_start for row in some if row.expected_start), default=None)
-        left = f", in {span_words(first - now)}" if first and first > now else ""
-        start = f"; expected to start {local_minute(first)}{left}" if first else ""
+        left = f", in {format_time_span(first - now)}" if first and first > now else ""
+        start = f"; expected to start {format_local_time_to_minute(first)}{left}" if first else ""
         lines.append(f"note: {runs}: {note}{start}")
     return lines
 
 
-def head_line(head: LaunchHead, now: datetime) -> str:
+def format_launch_head(head: LaunchHead, now: datetime) -> str:
     """Return the lines at the top: id and age, name, folder, and a foreign owner."""
-    age = f"created {duration(max(now - head.created_at, timedelta(0)))} ago"
+    age = f"created {format_slurm_duration(max(now - head.created_at, timedelta(0)))} ago"
     lines = [f"{head.id}  {age}"]
     if len(lines[0]) > HEAD_WIDTH:
         lines = [head.id, age]
     # An id begins with the name, unless the name has characters that a folder should not have.
     lines += [] if head.id.startswith(f"{head.name}-") else [f"name {head.name}"]
-    lines += [head.folder, *([] if head.foreign is None else [foreign_line(head.foreign)])]
+    lines += [head.folder, *([] if head.foreign is None else [format_foreign_owner(head.foreign)])]
     return "\n".join(lines)
 
 
-def foreign_line(foreign: Foreign) -> str:
+def format_foreign_owner(foreign: Foreign) -> str:
     """Return the line for a launch that is not the caller's own: whose it is, and why."""
-    return f"not yours: {foreign.reason}; this is what its files say, and they may say anything"
+    return f"not yours: {foreign.reason}; its files may have been changed by others"
 
 
-def count_line(states: Sequence[RunState]) -> str:
+def format_run_counts(states: Sequence[RunState]) -> str:
     """Return how many runs are in which state: `3 runs: 1 running, 2 completed`."""
-    return f"{counted(len(states), 'run')}: {states_text(count_states(states))}"
+    return f"{format_count(len(states), 'run')}: {format_state_counts(count_runs_by_state(states))}"
 
 
-def states_text(counts: Mapping[RunState, int]) -> str:
+def format_state_counts(counts: Mapping[RunState, int]) -> str:
     """Return counts by state as text."""
     return ", ".join(f"{count} {state}" for state, count in counts.items()) or "none"
 
 
-def runs_table(
+def build_runs_table(
     rows: Sequence[RunRow], now: datetime, common: frozenset[str] = frozenset()
 ) -> TextTable:
     """Return the table of runs, without empty columns.
 
     `common` are the overrides that all runs of the launch have.
     """
-    overrides = override_cells((row.overrides for row in rows), common)
+    overrides = format_override_cells((row.overrides for row in rows), common)
     again = any(row.attempt > 1 or row.round for row in rows)
     lines = (
-        _status_cells(row, words, now, again=again)
-        for row, words in zip(rows, overrides, strict=True)
+        _format_status_row(row, words, now, again=again) for row, words in zip(rows, overrides, strict=True)
     )
     header = (
         *("run", "stage", "overrides", "state", "cause", "slurm", "job", "attempt", "steps"),
@@ -158,97 +160,95 @@ def runs_table(
     )
     spare = ("nodes", "failures", "attempt", "time", "slurm", "metrics", "goodput", "steps")
     flexible = ("metrics", "nodes", "slurm", "state")
-    return TextTable(header=header, rows=tuple(lines), spare=spare, flexible=flexible).filled()
+    return TextTable(header=header, rows=tuple(lines), spare=spare, flexible=flexible).without_empty_columns()
 
 
-def _status_cells(row: RunRow, overrides: str, now: datetime, *, again: bool) -> tuple[str, ...]:
+def _format_status_row(row: RunRow, overrides: str, now: datetime, *, again: bool) -> tuple[str, ...]:
     # How often ranks were restarted in the attempt: `2, restart 1`.
     attempt = f"{row.attempt}, restart {row.round}" if row.round else str(row.attempt or "")
     waits = f" ({row.reason})" if row.reason and row.state is RunState.pending else ""
     seen = row.slurm_state or ""
-    if row.state.is_final and not parse_state(seen).ended:
+    if row.state.is_final and not parse_slurm_state(seen).ended:
         seen = ""  # from before the end, or of a job that other runs share
     return (
         str(row.index),
         row.stage or "",
         overrides,
-        _state(row.state, row.early),
+        _format_state_with_early_reason(row.state, row.early),
         "" if row.failure is None else row.failure.cause.value,
         f"{seen}{waits}" if seen else "",
         row.job or "",
         attempt if again else "",
-        steps_text(row.step, row.total),
-        compress_nodes(row.nodes),
-        duration(row.elapsed(now)),
-        *goodput_cells(row.goodput),
-        metrics_text(row.metrics),
+        format_step_of_total(row.step, row.total),
+        compress_to_hostlist(row.nodes),
+        format_slurm_duration(row.elapsed(now)),
+        *format_goodput_cells(row.goodput),
+        format_metrics(row.metrics),
     )
 
 
-def _state(state: RunState, early: str) -> str:
+def _format_state_with_early_reason(state: RunState, early: str) -> str:
     return f"{state} ({early})" if early else state.value
 
 
-def goodput_cells(account: Goodput | None) -> tuple[str, str]:
+def format_goodput_cells(account: Goodput | None) -> tuple[str, str]:
     """Return the cells `failures` and `goodput` of a run; empty if its goodput is not known."""
     if account is None:
         return ("", "")
     failures = sum(account.failures.values())
-    return (str(failures) if failures else "", percent(account.goodput))
+    return (str(failures) if failures else "", format_share_percent(account.goodput))
 
 
-def percent(share: float | None) -> str:
+def format_share_percent(share: float | None) -> str:
     """Return a share of 1 as `94.1 %`."""
     return "" if share is None else f"{share:.1%}".replace("%", " %")
 
 
-def metrics_text(metrics: Mapping[str, Any]) -> str:
+def format_metrics(metrics: Mapping[str, Any]) -> str:
     """Return the first metrics, short: `loss 0.1234, accuracy 0.98`."""
-    words = [f"{shortened(name, NAME_WIDTH)} {number(metrics[name])}" for name in metrics]
+    words = [f"{shorten_text(name, NAME_WIDTH)} {format_number(metrics[name])}" for name in metrics]
     return ", ".join(words if len(words) <= SHOWN_METRICS else [*words[:SHOWN_METRICS], "…"])
 
 
-def number(value: Any) -> str:
+def format_number(value: Any) -> str:
     """Return a value in at most four significant digits; None is an empty text."""
     if value is None:
         return ""
-    return f"{value:.4g}" if isinstance(value, float) else shortened(str(value), CELL_WIDTH)
+    return f"{value:.4g}" if isinstance(value, float) else shorten_text(str(value), CELL_WIDTH)
 
 
-def results_page(results: sweep.Results) -> Page:
+def render_results_page(results: sweep.Results) -> Page:
     """Return the page of `results`."""
-    results, left_out = _short(results)
-    overrides, metrics = results.columns("overrides"), results.columns("metrics")
-    header = (*sweep.shown_header(results), "failures", "goodput")
+    results, left_out = _hide_uninformative_columns(results)
+    overrides, metrics = results.column_names("overrides"), results.column_names("metrics")
+    header = (*sweep.list_shown_column_names(results), "failures", "goodput")
     state = header.index("state")
     # Overrides and the first metric matter most.
     spare = ("failures", "goodput", "time", "attempt", "steps", *metrics[:0:-1])
     lines = (
         (
-            *map(number, line[:state]),
-            _state(row.state, row.reason),
-            *map(number, line[state + 1 :]),
-            *goodput_cells(row.goodput),
+            *map(format_number, line[:state]),
+            _format_state_with_early_reason(row.state, row.reason),
+            *map(format_number, line[state + 1 :]),
+            *format_goodput_cells(row.goodput),
         )
-        for line, row in zip(sweep.shown_cells(results), results.rows, strict=True)
+        for line, row in zip(sweep.list_shown_row_values(results), results.rows, strict=True)
     )
     sheet = TextTable(
         header=header,
         rows=tuple(lines),
         spare=(*spare, "cause", *metrics[:1], *overrides),
         flexible=("state", *overrides, *metrics),
-    ).filled("failures", "goodput", "steps")
-    return [sheet, *left_out, *_blocked_lines(results.rows)]
+    ).without_empty_columns("failures", "goodput", "steps")
+    return [sheet, *left_out, *_format_blocked_runs(results.rows)]
 
 
-def _short(results: sweep.Results) -> tuple[sweep.Results, list[str]]:
-    """Return the results without overrides that fill a table in vain, and a line that names them.
+def _hide_uninformative_columns(results: sweep.Results) -> tuple[sweep.Results, list[str]]:
+    """Return the results without uninformative overrides, and a line that names them.
 
     These are the same in all rows, or wide; one that tells the rows apart, or was swept, stays.
     """
-    texts = {
-        name: [row.overrides.get(name) or "" for row in results.rows] for name in results.overrides
-    }
+    texts = {name: [row.overrides.get(name) or "" for row in results.rows] for name in results.overrides}
     several = {name: cells for name, cells in texts.items() if len(cells) > 1}
     same = [name for name, cells in several.items() if len(set(cells)) == 1]
     same = [name for name in same if name not in results.kept]
@@ -256,70 +256,69 @@ def _short(results: sweep.Results) -> tuple[sweep.Results, list[str]]:
     wide = [name for name in wide if name not in same]
     wide = [] if len(same) + len(wide) == len(texts) else wide
     kept = tuple(name for name in texts if name not in (*same, *wide))
-    said = [f"{name}={shortened(texts[name][0], NAME_WIDTH)} in all rows" for name in same]
+    said = [f"{name}={shorten_text(texts[name][0], NAME_WIDTH)} in all rows" for name in same]
     said += [f"{name} is wide" for name in wide]
     line = [f"not shown: {', '.join(said)} (--csv and --json have all)"] if said else []
     return replace(results, overrides=kept), line
 
 
-def spread_page(results: SpreadResults) -> Page:
+def render_spread_page(results: SpreadResults) -> Page:
     """Return the page of `results --over`: one row for runs that differ only in these keys."""
-    overrides, metrics = results.columns("overrides"), results.columns("metrics")
+    overrides, metrics = results.column_names("overrides"), results.column_names("metrics")
     rows = tuple(
         (
             row.stage or "",
-            *(number(row.overrides.get(name)) for name in results.overrides),
-            str(len(row.runs))
-            + ("" if row.completed == len(row.runs) else f" ({row.completed} completed)"),
-            *(spread_text(row.metrics[name], row.completed) for name in results.metrics),
+            *(format_number(row.overrides.get(name)) for name in results.overrides),
+            str(len(row.runs)) + ("" if row.completed == len(row.runs) else f" ({row.completed} completed)"),
+            *(format_mean_deviation_and_count(row.metrics[name], row.completed) for name in results.metrics),
         )
         for row in results.rows
     )
     header = ("stage", *overrides, "runs", *metrics)
     table = TextTable(header=header, rows=rows, spare=metrics[:0:-1], flexible=overrides)
-    return [table.filled("stage")]
+    return [table.without_empty_columns("stage")]
 
 
-def launches_page(launches: Sequence[LaunchLine], key: SortKey | None = None) -> Page:
+def render_launches_page(launches: Sequence[LaunchLine], key: SortKey | None = None) -> Page:
     """Return the page of `ls`, with the metric it is sorted by."""
-    values = [number(sorted_value(launch, key)) for launch in launches]
+    values = [format_number(find_sort_metric_value(launch, key)) for launch in launches]
     metric = key.column if key is not None and any(values) else ""
     rows = tuple(
         (
             one.head.id,
-            local_moment(one.head.created_at),
-            states_text(one.counts),
+            format_local_datetime(one.head.created_at),
+            format_state_counts(one.counts),
             value,
             "" if one.head.foreign is None else one.head.foreign.owner,
         )
         for one, value in zip(launches, values, strict=True)
     )
     header = ("launch", "created", "runs", metric, "of")
-    return [TextTable(header=header, rows=rows, spare=("created",)).filled("", "of")]
+    return [TextTable(header=header, rows=rows, spare=("created",)).without_empty_columns("", "of")]
 
 
-def plain(page: Page) -> str:
+def render_plain_text(page: Page) -> str:
     """Return a page as lines without colour, the same for any terminal width."""
     return "\n".join(
-        escaped(part) if isinstance(part, str) else _aligned(harmless(part)) for part in page
+        escape_controls(part) if isinstance(part, str) else _align_table(escape_table(part)) for part in page
     )
 
 
-def harmless(sheet: TextTable) -> TextTable:
+def escape_table(sheet: TextTable) -> TextTable:
     """Return a table with its control characters escaped, and its headings short."""
     return TextTable(
-        header=tuple(map(_heading, sheet.header)),
-        rows=tuple(tuple(map(escaped_cell, row)) for row in sheet.rows),
-        spare=tuple(map(_heading, sheet.spare)),
-        flexible=tuple(map(_heading, sheet.flexible)),
+        header=tuple(map(_format_heading, sheet.header)),
+        rows=tuple(tuple(map(escape_table_cell, row)) for row in sheet.rows),
+        spare=tuple(map(_format_heading, sheet.spare)),
+        flexible=tuple(map(_format_heading, sheet.flexible)),
     )
 
 
-def _heading(name: str) -> str:
-    return shortened(escaped_cell(name), CELL_WIDTH)
+def _format_heading(name: str) -> str:
+    return shorten_text(escape_table_cell(name), CELL_WIDTH)
 
 
-def _aligned(sheet: TextTable) -> str:
+def _align_table(sheet: TextTable) -> str:
     lines = [sheet.header, *sheet.rows]
     widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -328,21 +327,21 @@ def _aligned(sheet: TextTable) -> str:
     )
 
 
-def _preflight_lines(inspections: Sequence[NodeInspection]) -> Iterator[str]:
+def _format_preflight(inspections: Sequence[NodeInspection]) -> Iterator[str]:
     """Yield a line on all nodes, and one for each finding: `preflight: 3 of 4 nodes ok`."""
     if not inspections:
         return
     counts = Counter(inspection.verdict for inspection in inspections)
     told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in HealthVerdict if counts[verdict])
-    yield f"preflight ({inspections[0].level}): {counted(len(inspections), 'node')}: {told}"
+    yield f"preflight ({inspections[0].level}): {format_count(len(inspections), 'node')}: {told}"
     found = [each for inspection in inspections for each in inspection.findings]
     for each in found[:_SHOWN]:
         yield f"  {each.verdict}: {each.message}"
     if len(found) > _SHOWN:
-        yield f"  and {counted(len(found) - _SHOWN, 'more finding')}; --json has all"
+        yield f"  and {format_count(len(found) - _SHOWN, 'more finding')}; --json has all"
 
 
-def _blocked_lines(rows: Sequence[RunRow | sweep.ResultRow]) -> list[str]:
+def _format_blocked_runs(rows: Sequence[RunRow | sweep.ResultRow]) -> list[str]:
     """Return a line for each reason for which runs of a later stage never began, however many.
 
     If there are too many, the last line counts the rest.
@@ -352,14 +351,14 @@ def _blocked_lines(rows: Sequence[RunRow | sweep.ResultRow]) -> list[str]:
         if row.blocked:
             reasons.setdefault((row.stage, row.blocked), []).append(row.index)
     lines = [
-        f"cancelled: stage {stage}, run {ranges(runs)}: because {reason}"
+        f"cancelled: stage {stage}, run {format_ranges(runs)}: because {reason}"
         for (stage, reason), runs in reasons.items()
     ]
     left = len(lines) - _SHOWN_REASONS
     return lines if left <= 0 else [*lines[:_SHOWN_REASONS], f"… and for {left} more reasons"]
 
 
-def layout_lines(report: LayoutReport | None) -> Iterator[str]:
+def format_parallel_layout(report: LayoutReport | None) -> Iterator[str]:
     """Yield the line on a layout: `layout: shard 4; 1.2 M of 4.7 M parameters on each rank`.
 
     There is none for a single rank, and for runs that never reported.
@@ -369,14 +368,14 @@ def layout_lines(report: LayoutReport | None) -> Iterator[str]:
     held = ""
     if report.model_parameters:  # else no parameters were registered
         counts = [count for _, count in report.parameters]
-        least, most = amount(min(counts)), amount(max(counts))
+        least, most = format_short_count(min(counts)), format_short_count(max(counts))
         each = least if least == most else f"{least} to {most}"
-        whole = amount(report.model_parameters)
+        whole = format_short_count(report.model_parameters)
         held = f"; {each if each == whole else f'{each} of {whole}'} parameters on each rank"
     yield f"layout: {report.layout}{held}"
 
 
-def amount(count: int) -> str:
+def format_short_count(count: int) -> str:
     """Return a large number in at most three digits: `1.2 M`, `860`."""
     rounded = float(f"{count:.3g}")
     for unit, letter in _UNITS:

@@ -9,12 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from hpckit.model.cluster.allocation import (
-    AllocationEnding,
-    AttemptLimits,
-    AttemptRequest,
-    RequeueResult,
-)
+from hpckit.model.cluster.allocation import AllocationEnding, AttemptLimits, AttemptRequest, RequeueResult
 from hpckit.model.events import Event
 from hpckit.model.launch import LaunchConfig
 from hpckit.record.launches import Launch
@@ -41,11 +36,10 @@ ReadyAgent = Callable[[Sequence[str], Mapping[str, str], Path], Step]
 class AgentCommand:
     """How agents are started: words put in front of the agent's own, and the environment.
 
-    `nodes` are the names of the expected nodes, as far as they are known. `on_supervisor_lost` is
-    the command that an agent runs, with the number of the attempt appended, when it finds that the
-    supervisor is gone for good. `ready` is used instead of the command if an agent is already
-    waiting. `again` gives the words for some nodes whose agents have ended; None if they are the
-    same.
+    `nodes` are the names of the expected nodes, as far as they are known. `on_supervisor_lost` is the command
+    that an agent runs, with the number of the attempt appended, when it finds that the supervisor is gone for
+    good. `ready` is used instead of the command if an agent is already waiting. `again` gives the words for
+    some nodes whose agents have ended; None if they are the same.
     """
 
     prefix: tuple[str, ...]
@@ -60,14 +54,13 @@ class AgentCommand:
 class Allocation:
     """What the supervisor may ask of its scheduler. All calls block and run in a thread.
 
-    `limits` is called now and then and returns None if there is no answer. `why` returns why the
-    attempt is being ended. `requeue` also gets a function that returns whether the attempt still
-    owns its run. `draining` returns which nodes of the allocation, and of these others, are being
-    drained, and why; None if that is unknown. A successor waits in the queue for the end of this
-    attempt; `hand_to_successor` passes on which nodes it must leave out, `drop_successor` removes
-    it from the queue. `regrow` submits a job for a number of replicas, less a number of idle
-    nodes, and returns its id and its number of nodes; None if it fails. `drop_satellites`
-    cancels those that still wait.
+    `limits` is called now and then and returns None if there is no answer. `why` returns why the attempt is
+    being ended. `requeue` also gets a function that returns whether the attempt still owns its run.
+    `draining` returns which nodes of the allocation, and of these others, are being drained, and why; None if
+    that is unknown. A successor waits in the queue for the end of this attempt; `hand_to_successor` passes on
+    which nodes it must leave out, `drop_successor` removes it from the queue. `regrow` submits a job for a
+    number of replicas, less a number of idle nodes, and returns its id and its number of nodes; None if it
+    fails. `drop_satellites` cancels those that still wait.
     """
 
     limits: Callable[[], AttemptLimits | None]

@@ -1,8 +1,7 @@
 """hpckit's own process groups on the CPU, next to those of the user.
 
-gloo connects every rank of a group with every other one at once: one socket per pair, in each
-group. Our groups connect a pair only when it first communicates, and our collectives let few pairs
-communicate.
+gloo connects every rank of a group with every other one at once: one socket per pair, in each group. Our
+groups connect a pair only when it first communicates, and our collectives let few pairs communicate.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ OWN = "hpckit"
 """Describes our groups, apart from those of the user."""
 
 
-def make_cpu_group(timeout: timedelta | None = None) -> Any:
+def make_gloo_group_of_all_ranks(timeout: timedelta | None = None) -> Any:
     """Return a new gloo group of all ranks; collective, on the main thread.
 
     `timeout` bounds each of its operations; without it torch's own timeout applies. The user's

@@ -16,30 +16,30 @@ _MOST = 1 << 20
 _SAID = os.strerror(errno.EMFILE)
 
 
-def allow_many_files() -> int:
+def raise_open_file_limit() -> int:
     """Raise the soft limit to the hard one; return it. Processes started from now on inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _bounded(hard)
-    if _bounded(soft) < wanted:
+    wanted = _bound_file_limit(hard)
+    if _bound_file_limit(soft) < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return max(_bounded(soft), wanted)
+    return max(_bound_file_limit(soft), wanted)
 
 
-def files_allowed() -> int:
+def open_file_limit() -> int:
     """Return how many files this process may have open."""
-    return _bounded(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    return _bound_file_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-def with_hint(message: str) -> str:
+def add_open_files_hint(message: str) -> str:
     """Return a message; if it is about too many open files, add the limit and what to do."""
     if _SAID not in message:
         return message
     return (
-        f"{message}; this process may have {files_allowed()} files open: "
+        f"{message}; this process may have {open_file_limit()} files open: "
         "have the hard limit raised (`ulimit -Hn`; for jobs LimitNOFILE of slurmd), "
         "or use fewer ranks"
     )
 
 
-def _bounded(limit: int) -> int:
+def _bound_file_limit(limit: int) -> int:
     return _MOST if limit == resource.RLIM_INFINITY else min(limit, _MOST)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 
 from hpckit.errors import RankInfoError
-from hpckit.model.cluster.nodes import task_counts
+from hpckit.model.cluster.nodes import parse_task_counts
 from hpckit.model.rank import RANK_VARIABLES, TASK_VARIABLES, RankInfo, RankSource
 from hpckit.model.settings import VARIABLE as NOTIFY
 
@@ -50,13 +50,7 @@ _IDENTITY = frozenset(
     {
         *RANK_VARIABLES,
         *TASK_VARIABLES,
-        *(
-            "HPCKIT_LINK_FD",
-            "HPCKIT_STEP_FD",
-            "HPCKIT_LAUNCH_DIR",
-            "HPCKIT_RUN_DIR",
-            "HPCKIT_ATTEMPT_DIR",
-        ),
+        *("HPCKIT_LINK_FD", "HPCKIT_STEP_FD", "HPCKIT_LAUNCH_DIR", "HPCKIT_RUN_DIR", "HPCKIT_ATTEMPT_DIR"),
         *("HPCKIT_RUN_INDEX", "HPCKIT_ROUND", "HPCKIT_PROJECT"),
         SATELLITE,
     }
@@ -67,18 +61,18 @@ _IDENTITY_PREFIXES = (
 )
 
 
-def environment() -> dict[str, str]:
+def copy_environment() -> dict[str, str]:
     """Return a copy of the current environment."""
     return dict(os.environ)
 
 
-def become(variables: Mapping[str, str]) -> None:
+def replace_environment(variables: Mapping[str, str]) -> None:
     """Replace the environment of this process with these variables."""
     os.environ.clear()
     os.environ.update(variables)
 
 
-def export(variables: Mapping[str, str]) -> None:
+def set_environment_variables(variables: Mapping[str, str]) -> None:
     """Set variables of this process, for libraries that read them."""
     os.environ.update(variables)
 
@@ -88,17 +82,17 @@ def rank_info(environ: Mapping[str, str]) -> RankInfo:
 
     Sources in this order: hpckit's agent, torchrun, a Slurm step (`SLURM_STEP_*` only: the job's
     variables are wrong inside a step of fewer nodes, and are also present in a batch script, which
-    is no rank at all). Without any of them it is a world of one.
+    is not a rank). Without any of them it is a world of one.
 
     Raises RankInfoError for incomplete or contradictory variables, for heterogeneous jobs, and for
     a batch script that requests several tasks but was not started through srun.
     """
     if "HPCKIT_RANK" in environ:
-        return _from_torchrun(environ, prefix="HPCKIT_", source=RankSource.agent)
+        return _rank_from_torchrun(environ, prefix="HPCKIT_", source=RankSource.agent)
     if "TORCHELASTIC_RUN_ID" in environ or {"RANK", "WORLD_SIZE"} <= environ.keys():
-        return _from_torchrun(environ, prefix="", source=RankSource.torchrun)
-    if _is_step(environ):
-        return _from_step(environ)
+        return _rank_from_torchrun(environ, prefix="", source=RankSource.torchrun)
+    if _is_slurm_step(environ):
+        return _rank_from_slurm_step(environ)
     _refuse_batch_shell(environ)
     return RankInfo(
         rank=0,
@@ -112,7 +106,7 @@ def rank_info(environ: Mapping[str, str]) -> RankInfo:
     )
 
 
-def _is_step(environ: Mapping[str, str]) -> bool:
+def _is_slurm_step(environ: Mapping[str, str]) -> bool:
     step = environ.get("SLURM_STEP_ID", "")
     return step.isdecimal() and int(step) < _HIGHEST_STEP
 
@@ -126,25 +120,25 @@ def _refuse_batch_shell(environ: Mapping[str, str]) -> None:
     if "SLURM_JOB_ID" not in environ:
         return
     tasks = environ.get("SLURM_NTASKS") or environ.get("SLURM_TASKS_PER_NODE", "1")
-    if sum(task_counts(tasks)) > 1:
+    if sum(parse_task_counts(tasks)) > 1:
         raise RankInfoError(
             f"this process runs in the batch script of job {environ['SLURM_JOB_ID']}, which has "
-            f"{tasks} tasks, but it is none of them: SLURM_STEP_ID is not set",
+            f"{tasks} tasks, but it is not one of them: SLURM_STEP_ID is not set",
             hint="start it through srun (`srun python …`) or through `hpckit launch`",
         )
 
 
-def _from_torchrun(environ: Mapping[str, str], *, prefix: str, source: RankSource) -> RankInfo:
-    world_size = _number(environ, f"{prefix}WORLD_SIZE", source)
-    local_world_size = _number(environ, f"{prefix}LOCAL_WORLD_SIZE", source, default=1)
+def _rank_from_torchrun(environ: Mapping[str, str], *, prefix: str, source: RankSource) -> RankInfo:
+    world_size = _parse_whole_number(environ, f"{prefix}WORLD_SIZE", source)
+    local_world_size = _parse_whole_number(environ, f"{prefix}LOCAL_WORLD_SIZE", source, default=1)
     port = environ.get("MASTER_PORT")
     info = RankInfo(
-        rank=_number(environ, f"{prefix}RANK", source),
+        rank=_parse_whole_number(environ, f"{prefix}RANK", source),
         world_size=world_size,
-        local_rank=_number(environ, f"{prefix}LOCAL_RANK", source, default=0),
+        local_rank=_parse_whole_number(environ, f"{prefix}LOCAL_RANK", source, default=0),
         local_world_size=local_world_size,
-        node_rank=_number(environ, f"{prefix}GROUP_RANK", source, default=0),
-        num_nodes=_number(
+        node_rank=_parse_whole_number(environ, f"{prefix}GROUP_RANK", source, default=0),
+        num_nodes=_parse_whole_number(
             environ,
             f"{prefix}GROUP_WORLD_SIZE",
             source,
@@ -152,39 +146,39 @@ def _from_torchrun(environ: Mapping[str, str], *, prefix: str, source: RankSourc
         ),
         source=source,
         node=environ.get("SLURMD_NODENAME", ""),
-        restart_count=_number(environ, "TORCHELASTIC_RESTART_COUNT", source, default=0),
+        restart_count=_parse_whole_number(environ, "TORCHELASTIC_RESTART_COUNT", source, default=0),
         master_addr=environ.get("MASTER_ADDR"),
         master_port=int(port) if port and port.isdecimal() else None,
     )
-    return _checked(info)
+    return _check_rank_info(info)
 
 
-def _from_step(environ: Mapping[str, str]) -> RankInfo:
-    _refuse_heterogeneous(environ)
+def _rank_from_slurm_step(environ: Mapping[str, str]) -> RankInfo:
+    _refuse_heterogeneous_job(environ)
     source = RankSource.slurm_step
-    node_rank = _number(environ, "SLURM_NODEID", source)
-    counts = _step_counts(environ)
+    node_rank = _parse_whole_number(environ, "SLURM_NODEID", source)
+    counts = _read_step_tasks_per_node(environ)
     if node_rank >= len(counts):
         raise RankInfoError(
             f"SLURM_NODEID={node_rank}, but SLURM_STEP_TASKS_PER_NODE="
             f"{environ['SLURM_STEP_TASKS_PER_NODE']} describes {len(counts)} nodes"
         )
-    return _checked(
+    return _check_rank_info(
         RankInfo(
-            rank=_number(environ, "SLURM_PROCID", source),
-            world_size=_number(environ, "SLURM_STEP_NUM_TASKS", source),
-            local_rank=_number(environ, "SLURM_LOCALID", source),
+            rank=_parse_whole_number(environ, "SLURM_PROCID", source),
+            world_size=_parse_whole_number(environ, "SLURM_STEP_NUM_TASKS", source),
+            local_rank=_parse_whole_number(environ, "SLURM_LOCALID", source),
             local_world_size=counts[node_rank],
             node_rank=node_rank,
-            num_nodes=_number(environ, "SLURM_STEP_NUM_NODES", source),
+            num_nodes=_parse_whole_number(environ, "SLURM_STEP_NUM_NODES", source),
             source=source,
             node=environ.get("SLURMD_NODENAME", ""),
-            restart_count=_number(environ, "SLURM_RESTART_COUNT", source, default=0),
+            restart_count=_parse_whole_number(environ, "SLURM_RESTART_COUNT", source, default=0),
         )
     )
 
 
-def _refuse_heterogeneous(environ: Mapping[str, str]) -> None:
+def _refuse_heterogeneous_job(environ: Mapping[str, str]) -> None:
     if "SLURM_HET_SIZE" in environ or any("_HET_GROUP_" in name for name in environ):
         raise RankInfoError(
             f"job {environ.get('SLURM_JOB_ID', '?')} is a heterogeneous job: its components count "
@@ -193,10 +187,10 @@ def _refuse_heterogeneous(environ: Mapping[str, str]) -> None:
         )
 
 
-def _step_counts(environ: Mapping[str, str]) -> tuple[int, ...]:
+def _read_step_tasks_per_node(environ: Mapping[str, str]) -> tuple[int, ...]:
     text = environ.get("SLURM_STEP_TASKS_PER_NODE", "")
     try:
-        return task_counts(text)
+        return parse_task_counts(text)
     except ValueError as error:
         raise RankInfoError(
             f"SLURM_STEP_TASKS_PER_NODE={text!r} cannot be read: {error}",
@@ -204,7 +198,7 @@ def _step_counts(environ: Mapping[str, str]) -> tuple[int, ...]:
         ) from None
 
 
-def _number(
+def _parse_whole_number(
     environ: Mapping[str, str], name: str, source: RankSource, *, default: int | None = None
 ) -> int:
     text = environ.get(name)
@@ -220,7 +214,7 @@ def _number(
     return int(text)
 
 
-def _checked(info: RankInfo) -> RankInfo:
+def _check_rank_info(info: RankInfo) -> RankInfo:
     pairs = (
         ("rank", info.rank, "world size", info.world_size),
         ("local rank", info.local_rank, "local world size", info.local_world_size),
@@ -229,13 +223,12 @@ def _checked(info: RankInfo) -> RankInfo:
     for name, value, limit_name, limit in pairs:
         if not value < limit:
             raise RankInfoError(
-                f"{name} {value} does not lie below the {limit_name} {limit} "
-                f"(according to {info.source.value})"
+                f"{name} {value} must be below the {limit_name} {limit} (according to {info.source.value})"
             )
     return info
 
 
-def job_key(environ: Mapping[str, str]) -> tuple[str | None, int]:
+def find_job_and_restarts(environ: Mapping[str, str]) -> tuple[str | None, int]:
     """Return the job as Slurm's users name it (`123` or `123_4`) and its restart count."""
     job = environ.get("SLURM_JOB_ID")
     array, index = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
@@ -268,7 +261,7 @@ def rank_variables(info: RankInfo) -> dict[str, str]:
     return variables
 
 
-def task_variables(info: RankInfo, nodes: str, cpus: int) -> dict[str, str]:
+def srun_rank_variables(info: RankInfo, nodes: str, cpus: int) -> dict[str, str]:
     """Return the variables that srun would set for this rank, in a step of the round's nodes.
 
     `nodes` are their names in the order of their ranks, as a hostlist; `cpus` those of one rank.
@@ -290,7 +283,7 @@ def task_variables(info: RankInfo, nodes: str, cpus: int) -> dict[str, str]:
     }
 
 
-def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
+def remove_rank_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without anything that says which rank its process is.
 
     Otherwise, after a launch from inside a rank, or with RANK set in a shell that sbatch exports,
@@ -303,7 +296,7 @@ def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def without_agent(environ: Mapping[str, str]) -> dict[str, str]:
+def remove_agent_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what is true of the agent only."""
     left_out = {*_OF_THE_AGENT, ON_SUPERVISOR_LOST, SATELLITE}
     return {name: value for name, value in environ.items() if name not in left_out}

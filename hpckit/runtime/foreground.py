@@ -24,7 +24,7 @@ _BY_KEYBOARD = frozenset({"SIGINT", "SIGQUIT", "SIGHUP"})
 """What a terminal sends for Ctrl-C, Ctrl-\\ and when it is closed."""
 
 
-def in_foreground(settings: LaunchConfig, environ: Mapping[str, str]) -> LaunchConfig:
+def disable_restarts_in_foreground(settings: LaunchConfig, environ: Mapping[str, str]) -> LaunchConfig:
     """Return the settings of a run, adapted if it runs in the foreground.
 
     The user sees a failure, so nothing is restarted; a breakpoint is not a hang.
@@ -38,12 +38,12 @@ def in_foreground(settings: LaunchConfig, environ: Mapping[str, str]) -> LaunchC
     )
 
 
-def ended_by_keyboard(exit_: RankExit) -> str | None:
+def find_keyboard_signal(exit_: RankExit) -> str | None:
     """Return the signal by which the user at the terminal ended a rank; None otherwise."""
     return exit_.signal if exit_.signal in _BY_KEYBOARD else None
 
 
-def take_terminal() -> None:
+def take_controlling_terminal() -> None:
     """Make the terminal on standard input this process's own, so that Ctrl-C reaches it."""
     if os.isatty(sys.stdin.fileno()):
         fcntl.ioctl(sys.stdin.fileno(), termios.TIOCSCTTY, 0)

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 
-from hpckit.record.process import start_mark
-from hpckit.runtime.environ import become
+from hpckit.record.process import read_process_start_id
+from hpckit.runtime.environ import replace_environment
 from hpckit.runtime.signals import NOTICES
 from hpckit.values import dataclass, field
 
@@ -37,11 +37,11 @@ class Forked:
     _watched: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._mark = start_mark(self.process.pid or 0)
+        self._mark = read_process_start_id(self.process.pid or 0)
 
     def send_signal(self, number: int) -> None:
         """Send it a signal; raises ProcessLookupError if it has left."""
-        if self.process.pid is None or not self._lives():
+        if self.process.pid is None or not self._is_alive():
             raise ProcessLookupError
         os.kill(self.process.pid, number)
 
@@ -49,24 +49,24 @@ class Forked:
         """Return its exit code, in the form of `subprocess`; 255 if no process saw its end."""
         if not self._watched:
             self._watched = True
-            asyncio.get_running_loop().add_reader(self.process.sentinel, self._see_end)
+            asyncio.get_running_loop().add_reader(self.process.sentinel, self._mark_ended)
         await self._ended.wait()
         self.process.join()
         # If the forking process was killed, this one lives on unobserved.
-        while self._lives():  # noqa: ASYNC110  # nothing reports its end
+        while self._is_alive():  # noqa: ASYNC110  # nothing reports its end
             await asyncio.sleep(_POLL_S)
         return _UNSEEN if self.process.exitcode is None else self.process.exitcode
 
-    def _see_end(self) -> None:
+    def _mark_ended(self) -> None:
         asyncio.get_running_loop().remove_reader(self.process.sentinel)
         self._ended.set()
 
-    def _lives(self) -> bool:
+    def _is_alive(self) -> bool:
         """Return whether this process is alive; its pid may belong to another process by now."""
-        return self._mark is not None and start_mark(self.process.pid or 0) == self._mark
+        return self._mark is not None and read_process_start_id(self.process.pid or 0) == self._mark
 
 
-def fork(
+def fork_program(
     program: Program,
     words: Sequence[str],
     environ: Mapping[str, str],
@@ -82,7 +82,7 @@ def fork(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([program.__module__, *imports])
     arguments = (program, tuple(words), dict(environ), tuple(cpus))
-    process = context.Process(target=_begin, args=arguments)
+    process = context.Process(target=_run_forked_program, args=arguments)
     # The tracker unblocks signals when it starts, and would do so below.
     resource_tracker.ensure_running()
     # The forking process inherits this mask; signals to the whole job would end it otherwise.
@@ -96,12 +96,12 @@ def fork(
     return Forked(process)
 
 
-def _begin(
+def _run_forked_program(
     program: Program, words: Sequence[str], environ: Mapping[str, str], cpus: Sequence[int]
 ) -> None:
     if cpus:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, cpus)
-    become(environ)
+    replace_environment(environ)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, NOTICES)
     sys.exit(program(words))

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from hpckit.model.parallel.sample_order import mixed
+from hpckit.model.parallel.sample_order import hash_numbers
 
 try:
     # Early: its state comes from the system when it is imported, and would be missed until then.
@@ -31,25 +31,27 @@ GeneratorState = Sequence[tuple[Callable[[Any], Any], Any]]
 """What sets each generator, and to what."""
 
 
-def capture_generators(own: Iterable[Any] = ()) -> GeneratorState:
+def capture_generator_states(own: Iterable[Any] = ()) -> GeneratorState:
     """Return where all generators are now, and these of the user's own."""
     state: list[Any] = [(random.setstate, random.getstate())]
     if numpy_random is not None:
         state.append((numpy_random.set_state, numpy_random.get_state()))
-    return state + [_captured(generator) for generator in (*_torch_generators(), *own)]
+    return state + [
+        _get_generator_setter_and_state(generator) for generator in (*_list_torch_generators(), *own)
+    ]
 
 
 @contextmanager
-def kept_generators(
+def preserve_generators(
     own: Iterable[Any] = (), *, seed: int | None = None, begin: GeneratorState = ()
 ) -> Iterator[None]:
     """Leave all generators as they were before; within, they begin with a seed or another state.
 
     What is called within must not be lazy: the body of a generator function runs later.
     """
-    before, known = capture_generators(own), len(_torch_generators())
+    before, known = capture_generator_states(own), len(_list_torch_generators())
     if seed is not None:
-        seed_generators(seed)
+        seed_random_generators_in_use(seed)
     for put, value in begin:
         put(value)
     try:
@@ -57,31 +59,31 @@ def kept_generators(
     finally:
         for put, value in before:
             put(value)
-        for generator in _torch_generators()[known:]:  # of devices that were first used within
+        for generator in _list_torch_generators()[known:]:  # of devices that were first used within
             generator.manual_seed(generator.initial_seed())
 
 
-def seed_generators(seed: int) -> None:
+def seed_random_generators_in_use(seed: int) -> None:
     """Seed all generators of devices that are in use."""
     random.seed(seed)
     if numpy_random is not None:
         numpy_random.seed(seed % 2**32)
-    for generator in _torch_generators():
+    for generator in _list_torch_generators():
         generator.manual_seed(seed)
 
 
-def seed_sample(seed: int, number: int) -> None:
+def seed_generators_for_sample(seed: int, number: int) -> None:
     """Seed them for the sample of this number."""
-    seed_generators(mixed(seed, number))
+    seed_random_generators_in_use(hash_numbers(seed, number))
 
 
-def seed_everything(seed: int) -> None:
-    """Seed all generators, also of devices that nobody has used yet."""
+def seed_all_generators(seed: int) -> None:
+    """Seed all generators, also of devices that are not in use yet."""
     torch.manual_seed(seed)
-    seed_generators(seed)
+    seed_random_generators_in_use(seed)
 
 
-def derived_seed(seed: int, name: str) -> int:
+def derive_seed(seed: int, name: str) -> int:
     """Return a seed of 63 bits that follows from another one and a name."""
     found = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
     return int.from_bytes(found, "big") >> 1
@@ -107,13 +109,13 @@ def load_state_dict(states: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(states["cuda"])
 
 
-def _torch_generators() -> list[torch.Generator]:
+def _list_torch_generators() -> list[torch.Generator]:
     """Return torch's own generators: of the host, and of all devices once one is in use."""
     used = [backend for backend in (torch.cuda, torch.xpu) if backend.is_initialized()]
-    return [torch.default_generator, *(one for part in used for one in part.default_generators)]
+    return [torch.default_generator, *(generator for part in used for generator in part.default_generators)]
 
 
-def _captured(one: Any) -> tuple[Callable[[Any], Any], Any]:
+def _get_generator_setter_and_state(one: Any) -> tuple[Callable[[Any], Any], Any]:
     if isinstance(one, random.Random):
         return one.setstate, one.getstate()
     bits = getattr(one, "bit_generator", None)

@@ -1,11 +1,10 @@
 """Who ends with whom: a rank with its agent, and what ranks have started and left behind.
 
-The kernel ends a rank with its agent, or a thread does if nsys is in between. A service, a daemon
-or a data loader's worker that has left its rank's session gets no signal that the rank gets, and
-may hold a GPU's memory. When its parent ends, the kernel makes it a child of the nearest living
-ancestor that adopts orphans: of who forks ranks for an agent, else of the agent. What these have
-started for themselves stays in their own session; ranks, and so all that is below them, have
-others. Imports no torch.
+The kernel ends a rank with its agent, or a thread does if nsys is in between. A service, a daemon or a data
+loader's worker that has left its rank's session gets no signal that the rank gets, and may hold a GPU's
+memory. When its parent ends, the kernel makes it a child of the nearest living ancestor that adopts orphans:
+of who forks ranks for an agent, else of the agent. What these have started for themselves stays in their own
+session; ranks, and so all that is below them, have others. Imports no torch.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 
-from hpckit.record.process import DEAD, PARENT, SESSION, STATE, start_mark, stat_fields
+from hpckit.record.process import DEAD, PARENT, SESSION, STATE, read_proc_stat_fields, read_process_start_id
 
 NSYS_VARIABLE = "HPCKIT_NSYS"
 """Names the file for nsys's report, in a rank that was started below nsys; else why it was not."""
@@ -37,20 +36,20 @@ def die_with_parent() -> None:
 def die_with_agent(environ: Mapping[str, str]) -> None:
     """End this process when its agent dies.
 
-    The kernel counts the thread that started a process as its parent, and nobody knows how long
+    The kernel counts the thread that started a process as its parent, and it is unknown how long
     that thread of nsys lives: below nsys, a thread of our own watches the agent.
     """
     agent = environ.get(AGENT_VARIABLE, "")
     if not agent.isdecimal():
         die_with_parent()
         return
-    mark = start_mark(int(agent))
-    watching = threading.Thread(target=_watch, args=(int(agent), mark), daemon=True)
+    mark = read_process_start_id(int(agent))
+    watching = threading.Thread(target=_kill_when_agent_dies, args=(int(agent), mark), daemon=True)
     watching.start()
 
 
-def _watch(agent: int, mark: str | None) -> None:
-    while mark is not None and start_mark(agent) == mark:
+def _kill_when_agent_dies(agent: int, mark: str | None) -> None:
+    while mark is not None and read_process_start_id(agent) == mark:
         time.sleep(_WATCH_S)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -62,13 +61,13 @@ _LOOK_S = 0.01
 _QUIET = 2
 
 
-def adopt_orphans() -> None:
+def become_subreaper() -> None:
     """Have the kernel give this process the orphans of all that is below it (Linux)."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def bury_orphans(ranks: Collection[int]) -> None:
-    """Let orphans of this process that have ended go; others wait for its ranks and own children.
+def reap_orphans(ranks: Collection[int]) -> None:
+    """Reap orphans of this process that have ended; others wait for its ranks and own children.
 
     Call it now and then: what has no parent to wait for it would stay a zombie.
     """
@@ -79,8 +78,8 @@ def bury_orphans(ranks: Collection[int]) -> None:
             os.waitpid(dead.si_pid, 0)
 
 
-def end_left_behind(ranks: Collection[int] = (), grace_s: float = 0.0) -> list[int]:
-    """End the orphans of this process, and what becomes one then; return what cannot be ended.
+def end_orphans(ranks: Collection[int] = (), grace_s: float = 0.0) -> list[int]:
+    """End the orphans of this process, also new ones; return those that cannot be ended.
 
     Call it when the ranks have ended, and bury nothing meanwhile. Without a grace period nothing is
     asked to leave. One that forks and ends, again and again, may slip through a look; what it ended
@@ -91,7 +90,7 @@ def end_left_behind(ranks: Collection[int] = (), grace_s: float = 0.0) -> list[i
     while quiet < _QUIET:
         met, quiet = [], quiet + 1
         waited_s = time.monotonic() - begin
-        for pid, is_zombie in _orphans(ranks):
+        for pid, is_zombie in _list_orphans(ranks):
             met.append(pid)
             with contextlib.suppress(OSError):
                 if is_zombie:
@@ -108,7 +107,7 @@ def end_left_behind(ranks: Collection[int] = (), grace_s: float = 0.0) -> list[i
     return []
 
 
-def _orphans(ranks: Collection[int]) -> Iterator[tuple[int, bool]]:
+def _list_orphans(ranks: Collection[int]) -> Iterator[tuple[int, bool]]:
     """Yield this process's children in other sessions than its own, and whether they are zombies.
 
     Their numbers belong to no other process before this one waits for them. The newest come first:
@@ -117,6 +116,6 @@ def _orphans(ranks: Collection[int]) -> Iterator[tuple[int, bool]]:
     own, session = str(os.getpid()), str(os.getsid(0))
     numbers = map(int, filter(str.isdecimal, os.listdir("/proc")))  # noqa: PTH208  # thrice as fast
     for pid in sorted(numbers, reverse=True):
-        found = stat_fields(pid)
+        found = read_proc_stat_fields(pid)
         if found and found[PARENT] == own and found[SESSION] != session and pid not in ranks:
             yield pid, found[STATE] in DEAD

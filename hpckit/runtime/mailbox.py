@@ -1,8 +1,7 @@
 """Requests of users to a running supervisor, and its answers: files through which the two talk.
 
-A verb may run on any host that sees the launch folder. It appends a line to a file; the size of the
-file is the number of the request. The supervisor looks at that size now and then, and answers in
-another file.
+A verb may run on any host that sees the launch folder. It appends a line to a file; the size of the file is
+the number of the request. The supervisor looks at that size now and then, and answers in another file.
 """
 
 from __future__ import annotations
@@ -23,8 +22,14 @@ from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.profile import ProfileAnswer, ProfileRequest
 from hpckit.patterns import lazy_pattern
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, read_rows, write_text
-from hpckit.runtime.threads import aside
+from hpckit.record.store import (
+    PRIVATE_FILE,
+    make_private_folder,
+    read_json,
+    read_rows_with_offsets,
+    write_text_atomically,
+)
+from hpckit.runtime.threads import run_in_thread
 from hpckit.values import dataclass
 
 POLL_S = 10.0
@@ -63,27 +68,27 @@ class Mailbox(Generic[Request, Answer]):
     request_type: type[Request]
     answer_type: type[Answer]
 
-    def requested(self, start: int) -> list[Request]:
+    def read_requests(self, start: int) -> list[Request]:
         """Return the requests after the first `start` bytes, without those that are damaged."""
         found: list[Request] = []
         with contextlib.suppress(OSError):
-            for row, _ in read_rows(self.requests, start=start):
+            for row, _ in read_rows_with_offsets(self.requests, start=start):
                 with contextlib.suppress(ValueError, TypeError, KeyError):
                     found.append(from_plain(self.request_type, row))
         return [request for request in found if _ID.fullmatch(request.id)]
 
-    def write(self, answer: Answer) -> None:
-        """Replace the answer; if that fails, whoever asked is told that no answer came."""
+    def put_answer(self, answer: Answer) -> None:
+        """Write the answer; if that fails, the waiting verb reports that no answer came."""
         file = self.file(answer.id)
         with contextlib.suppress(OSError):
-            make_folder(file.parent)
-            write_answer(file, answer)
+            make_private_folder(file.parent)
+            write_answer_file(file, answer)
 
-    def read(self, name: str) -> Answer | None:
+    def get_answer(self, name: str) -> Answer | None:
         """Return the answer to the request with this name; None without a readable one."""
         if not _ID.fullmatch(name):
             return None
-        answer = read_answer(self.file(name), self.answer_type)
+        answer = read_answer_file(self.file(name), self.answer_type)
         return answer if answer is not None and answer.id == name else None
 
 
@@ -97,13 +102,13 @@ def resize_mailbox(paths: AttemptPaths) -> Mailbox[ResizeRequest, ResizeAnswer]:
     return Mailbox(paths.resize_requests, paths.resize_answer, ResizeRequest, ResizeAnswer)
 
 
-def write_answer(file: Path, answer: Any) -> None:
+def write_answer_file(file: Path, answer: Any) -> None:
     """Replace an answer; raises OSError."""
     text = json.dumps(to_plain(answer), separators=(",", ":")) + "\n"
-    write_text(file, text, lasting=False)
+    write_text_atomically(file, text, lasting=False)
 
 
-def read_answer(file: Path, kind: type[Read]) -> Read | None:
+def read_answer_file(file: Path, kind: type[Read]) -> Read | None:
     """Return the answer in a file; None without a readable one."""
     try:
         return from_plain(kind, read_json(file))
@@ -111,13 +116,13 @@ def read_answer(file: Path, kind: type[Read]) -> Read | None:
         return None
 
 
-def read_stacks(paths: AttemptPaths, request: int) -> StacksAnswer | None:
+def read_stacks_answer(paths: AttemptPaths, request: int) -> StacksAnswer | None:
     """Return the stacks that were asked for by this request, or by a later one; None so far."""
-    answer = read_answer(paths.stacks_answer, StacksAnswer)
+    answer = read_answer_file(paths.stacks_answer, StacksAnswer)
     return answer if answer is not None and answer.request >= request else None
 
 
-def latest_request(file: Path) -> int:
+def latest_request_number(file: Path) -> int:
     """Return the number of the latest request, 0 without any.
 
     The file is opened, and made if it is missing: over NFS, only then its size is up to date.
@@ -132,19 +137,19 @@ def latest_request(file: Path) -> int:
     return 0
 
 
-async def answer_requests(
+async def poll_and_answer_requests(
     answers: Mapping[Path, Callable[[int, int], Awaitable[None]]], interval_s: float = POLL_S
 ) -> None:
     """Poll files of requests until cancelled.
 
-    What belongs to a file is called with the numbers of the latest request that it has answered (0:
+    The function of a file is called with the numbers of the latest request that it answered (0:
     none) and of the latest one, and answers all that came in between.
     """
     answered = dict.fromkeys(answers, 0)
     while True:
         await asyncio.sleep(interval_s)
         for file, answer in answers.items():
-            request = await aside(partial(latest_request, file))
+            request = await run_in_thread(partial(latest_request_number, file))
             if request > answered[file]:
                 before, answered[file] = answered[file], request
                 await answer(before, request)

@@ -1,6 +1,6 @@
 """When this process, or a whole attempt, did not run: its job was suspended, or its machine slept.
 
-A supervisor compares its own pauses with those of agents: if it alone was stopped, ranks went on.
+A supervisor compares its own pauses with those of agents: if it alone was stopped, ranks continued.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class PauseWatch:
     _new: list[Pause] = field(default_factory=list, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def look(self) -> None:
-        """Look, also before anything is judged that came in while the process may have stood."""
+    def detect_process_pause(self) -> None:
+        """Look for a pause; also before judging what came in while the process may have stopped."""
         with self._lock:
             before, at = self._looked_at, self.clock()
             self._looked_at = at
@@ -49,15 +49,15 @@ class PauseWatch:
                 self._found.append((before, at))
                 self._new.append((before, at))
 
-    def new(self) -> list[Pause]:
+    def pop_new_pauses(self) -> list[Pause]:
         """Return the pauses that this has not returned yet."""
-        self.look()
+        self.detect_process_pause()
         found, self._new = self._new, []
         return found
 
-    def paused_s(self, lasted_s: float) -> float:
+    def count_paused_seconds(self, lasted_s: float) -> float:
         """Return how many of the last `lasted_s` seconds were a pause."""
-        self.look()
+        self.detect_process_pause()
         since = self.clock() - lasted_s
         return sum(max(end - max(begin, since), 0.0) for begin, end in tuple(self._found))
 
@@ -70,21 +70,21 @@ class Suspensions:
     pauses: PauseWatch = field(default_factory=PauseWatch)
     _of_agents: list[Pause] = field(default_factory=list, init=False)
 
-    def hear(self, seconds: float) -> None:
-        """Note that an agent has just found that it did not run for so long."""
+    def record_agent_pause(self, seconds: float) -> None:
+        """Note that an agent has just found that it did not run for this many seconds."""
         at = self.pauses.clock()
         self._of_agents.append((at - seconds, at))
 
-    async def watch(self) -> None:
+    async def record_pauses_agents_shared(self) -> None:
         """Look for pauses, and record those that an agent had too."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            for own in self.pauses.new():
+            for own in self.pauses.pop_new_pauses():
                 await asyncio.sleep(_AGENTS_S)
-                self.pauses.look()
-                self._judge(own)
+                self.pauses.detect_process_pause()
+                self._record_pause_if_agents_had_it(own)
 
-    def _judge(self, own: Pause) -> None:
+    def _record_pause_if_agents_had_it(self, own: Pause) -> None:
         # What an agent says comes a second or more after the end of its pause.
         others = ((begin - _AGENTS_S, end) for begin, end in self._of_agents)
         shared = (min(own[1], end) - max(own[0], begin) for begin, end in others)
@@ -107,11 +107,11 @@ class SilenceTimer:
     silent_s: float = field(default=0.0, init=False)
     _looked_at: float | None = field(default=None, init=False)
 
-    def heard(self) -> None:
+    def reset_on_message(self) -> None:
         """Note that something was received."""
         self.silent_s = 0.0
 
-    def look(self, at: float) -> float:
+    def measure_silence(self, at: float) -> float:
         """Return for how many seconds nothing was received; call it at every tick.
 
         A late look counts as two ticks: the listener may be stopped or short of time, and what it

@@ -1,9 +1,8 @@
 """Finds the processes of a run on this node by their own environment or words, and signals them.
 
 Reads /proc of this node only. Other nodes are reached through a step of the job: `python -P -m
-hpckit.runtime.processes …` prints which processes it signalled. Ranks are recognised by the
-variables their agent gave them, agents by their words, a supervisor by pid and start mark. Only
-processes of this user count.
+hpckit.runtime.processes …` prints which processes it signalled. Ranks are recognised by the variables their
+agent gave them, agents by their words, a supervisor by pid and start mark. Only processes of this user count.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from pathlib import Path
 
 from hpckit.model.fault import FaultTarget
 from hpckit.record.layout import LaunchPaths
-from hpckit.record.process import SESSION, start_mark, stat_fields
-from hpckit.runtime.fork_server.protocol import read_variables
+from hpckit.record.process import SESSION, read_proc_stat_fields, read_process_start_id
+from hpckit.runtime.fork_server.protocol import read_process_environment
 from hpckit.values import dataclass
 
 _AGENT = "hpckit.runtime.agent"
@@ -41,13 +40,11 @@ class ProcessQuery:
     node: str | None = None
     process: tuple[int, str] | None = None
 
-    def words(self) -> tuple[str, ...]:
+    def to_command_words(self) -> tuple[str, ...]:
         """Return the command-line words for this query."""
         rank = () if self.rank is None else (f"--rank={self.rank}",)
         node = () if self.node is None else (f"--node={self.node}",)
-        process = (
-            () if self.process is None else tuple(f"--process={number}" for number in self.process)
-        )
+        process = () if self.process is None else tuple(f"--process={number}" for number in self.process)
         return (self.target.value, str(self.attempt), *rank, *node, *process)
 
 
@@ -55,12 +52,12 @@ def find_processes(wanted: ProcessQuery) -> tuple[int, ...]:
     """Return the matching pids on this host."""
     if wanted.target is FaultTarget.supervisor:
         pid, mark = wanted.process or (0, "")
-        return (pid,) if mark and start_mark(pid) == mark else ()
-    fits = _is_rank if wanted.target is FaultTarget.rank else _is_agent
-    return tuple(sorted(pid for pid in _own_processes() if fits(pid, wanted)))
+        return (pid,) if mark and read_process_start_id(pid) == mark else ()
+    fits = _is_wanted_rank if wanted.target is FaultTarget.rank else _is_wanted_agent
+    return tuple(sorted(pid for pid in _list_processes_of_user() if fits(pid, wanted)))
 
 
-def send(wanted: ProcessQuery, number: int) -> tuple[int, ...]:
+def signal_processes(wanted: ProcessQuery, number: int) -> tuple[int, ...]:
     """Send a signal (0: none, only look) to the matching processes; return those that got it."""
     reached = []
     for pid in find_processes(wanted):
@@ -70,41 +67,41 @@ def send(wanted: ProcessQuery, number: int) -> tuple[int, ...]:
     return tuple(reached)
 
 
-def rank_environment(attempt: Path, node: str | None) -> Mapping[str, str]:
+def find_rank_environment(attempt: Path, node: str | None) -> Mapping[str, str]:
     """Return the variables that an agent gave a rank of this attempt here; empty without a rank.
 
     `node` is Slurm's name of this node, None for any: one host may stand for several nodes.
     """
-    for pid in sorted(_own_processes()):
-        variables = _rank_variables(pid)
+    for pid in sorted(_list_processes_of_user()):
+        variables = _read_rank_variables(pid)
         is_here = node in {None, variables.get("SLURMD_NODENAME")}
-        if variables and is_here and _same(variables["HPCKIT_ATTEMPT_DIR"], attempt):
+        if variables and is_here and _is_same_folder(variables["HPCKIT_ATTEMPT_DIR"], attempt):
             return variables
     return {}
 
 
-def processes_of_runs() -> Mapping[Path, tuple[int, ...]]:
+def map_run_folders_to_processes() -> Mapping[Path, tuple[int, ...]]:
     """Return the ranks and agents that live on this host, by the real path of their run's folder.
 
     What a rank has started by itself is not among them, if it has left the rank's session.
     """
     found: dict[Path, list[int]] = {}
-    for pid in sorted(_own_processes()):
-        attempt = _rank_variables(pid).get("HPCKIT_ATTEMPT_DIR")
-        run = _run_of_agent(pid) if attempt is None else Path(attempt).parent.parent
-        if run is not None and start_mark(pid) is not None:
+    for pid in sorted(_list_processes_of_user()):
+        attempt = _read_rank_variables(pid).get("HPCKIT_ATTEMPT_DIR")
+        run = _find_run_of_agent(pid) if attempt is None else Path(attempt).parent.parent
+        if run is not None and read_process_start_id(pid) is not None:
             found.setdefault(Path(os.path.realpath(run)), []).append(pid)
     return {run: tuple(pids) for run, pids in found.items()}
 
 
-def _run_of_agent(pid: int) -> Path | None:
-    words = _words(pid)
+def _find_run_of_agent(pid: int) -> Path | None:
+    words = _read_command_line(pid)
     if _AGENT not in words[:_PYTHON_WORDS] or not all(map(str.isdecimal, words[-2:])):
         return None
     return LaunchPaths(Path(words[-3])).run(int(words[-2])).folder
 
 
-def _own_processes() -> Iterator[int]:
+def _list_processes_of_user() -> Iterator[int]:
     own = os.geteuid()
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
@@ -113,26 +110,26 @@ def _own_processes() -> Iterator[int]:
                     yield int(entry.name)
 
 
-def _is_rank(pid: int, wanted: ProcessQuery) -> bool:
-    variables = _rank_variables(pid)
-    return variables.get("HPCKIT_RANK") == str(wanted.rank) and _same(
+def _is_wanted_rank(pid: int, wanted: ProcessQuery) -> bool:
+    variables = _read_rank_variables(pid)
+    return variables.get("HPCKIT_RANK") == str(wanted.rank) and _is_same_folder(
         variables["HPCKIT_ATTEMPT_DIR"], wanted.attempt
     )
 
 
-def _is_agent(pid: int, wanted: ProcessQuery) -> bool:
+def _is_wanted_agent(pid: int, wanted: ProcessQuery) -> bool:
     run = wanted.attempt.parent.parent
     launch = run.parent.parent
-    words = _words(pid)
+    words = _read_command_line(pid)
     return (
         _AGENT in words[:_PYTHON_WORDS]
         and words[-2:] == [str(int(run.name)), str(int(wanted.attempt.name))]
-        and _same(words[-3], launch)
-        and wanted.node in {None, read_variables(pid).get("SLURMD_NODENAME", wanted.node)}
+        and _is_same_folder(words[-3], launch)
+        and wanted.node in {None, read_process_environment(pid).get("SLURMD_NODENAME", wanted.node)}
     )
 
 
-def _same(said: str, folder: Path) -> bool:
+def _is_same_folder(said: str, folder: Path) -> bool:
     """Return whether two paths are the same folder: the user may have reached it through a link."""
     try:
         return said == str(folder) or folder.samefile(said)
@@ -140,16 +137,16 @@ def _same(said: str, folder: Path) -> bool:
         return False
 
 
-def _words(pid: int) -> list[str]:
+def _read_command_line(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
         text = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes())
         return text.removesuffix("\0").split("\0")
     return []
 
 
-def _rank_variables(pid: int) -> Mapping[str, str]:
+def _read_rank_variables(pid: int) -> Mapping[str, str]:
     """Return a rank's variables; none of its child: an agent gives each rank its own session."""
-    variables, fields = read_variables(pid), stat_fields(pid)
+    variables, fields = read_process_environment(pid), read_proc_stat_fields(pid)
     named = {"HPCKIT_RANK", "HPCKIT_ATTEMPT_DIR"} <= variables.keys()
     return variables if named and fields and fields[SESSION] == str(pid) else {}
 
@@ -171,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         node=given.node,
         process=(int(given.process[0]), given.process[1]) if given.process else None,
     )
-    print(json.dumps(send(wanted, signal.Signals(given.signal) if given.signal else 0)))  # noqa: T201
+    print(json.dumps(signal_processes(wanted, signal.Signals(given.signal) if given.signal else 0)))  # noqa: T201
 
 
 if __name__ == "__main__":

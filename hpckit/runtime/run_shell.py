@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpckit.errors import HpckitError, RunError
-from hpckit.record.launches import Launch, load_launch, load_settings
+from hpckit.record.launches import Launch, load_launch, load_run_settings
 from hpckit.record.secret_variables import read_secrets
-from hpckit.record.working import working_folder
-from hpckit.report.escape import escaped
-from hpckit.runtime.environ import environment, without_rank
-from hpckit.runtime.processes import rank_environment
-from hpckit.runtime.run_variables import place_variables, run_variables
+from hpckit.record.working import find_working_folder
+from hpckit.report.escape import escape_controls
+from hpckit.runtime.environ import copy_environment, remove_rank_variables
+from hpckit.runtime.processes import find_rank_environment
+from hpckit.runtime.run_variables import run_folder_variables, run_variables
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -32,33 +32,31 @@ _OF_ONE_RANK = frozenset({"HPCKIT_STACKS", "HPCKIT_MTBF_HOURS", "HPCKIT_SAVE_COS
 _OF_TERMINAL = ("TERM", "COLORTERM", "COLUMNS", "LINES")
 
 
-def shell_environment(
+def build_shell_environment(
     launch: Launch, index: int, attempt: int, environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment of a run's ranks here, for a process that is not one of them."""
     folder = launch.paths.run(index).attempt(attempt).folder
-    found = rank_environment(folder, environ.get("SLURMD_NODENAME"))
+    found = find_rank_environment(folder, environ.get("SLURMD_NODENAME"))
     if not found:
-        settings, _ = load_settings(launch, index)
+        settings, _ = load_run_settings(launch, index)
         secrets = read_secrets(launch.paths, index, settings)
         found = run_variables(launch, index, settings, secrets, environ)
     ours = {
-        name: value
-        for name, value in environ.items()
-        if name.startswith("SLURM") or name in _OF_TERMINAL
+        name: value for name, value in environ.items() if name.startswith("SLURM") or name in _OF_TERMINAL
     }
-    kept = {name: value for name, value in without_rank(found).items() if name not in _OF_ONE_RANK}
-    place = place_variables(launch, index)
+    kept = {name: value for name, value in remove_rank_variables(found).items() if name not in _OF_ONE_RANK}
+    place = run_folder_variables(launch, index)
     return {**kept, **ours, **place, "HPCKIT_ATTEMPT_DIR": str(folder)}
 
 
-def restore_signals() -> None:
+def restore_default_signals() -> None:
     """Let programs that this process becomes end at a closed pipe, which Python ignores."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
 
 
-def login_shell(environ: Mapping[str, str]) -> str:
+def find_login_shell(environ: Mapping[str, str]) -> str:
     """Return the user's shell."""
     try:
         return environ.get("SHELL") or pwd.getpwuid(os.getuid()).pw_shell or "/bin/sh"
@@ -66,14 +64,14 @@ def login_shell(environ: Mapping[str, str]) -> str:
         return "/bin/sh"
 
 
-def become_program(launch: Launch, index: int, attempt: int, words: Sequence[str]) -> int:
+def replace_process_with_command(launch: Launch, index: int, attempt: int, words: Sequence[str]) -> int:
     """Replace this process with a command of the run, or a shell; return only if that fails.
 
     Raises HpckitError.
     """
-    variables = shell_environment(launch, index, attempt, environment())
-    settings, _ = load_settings(launch, index)
-    folder = working_folder(launch, index, settings.runtime.cwd)
+    variables = build_shell_environment(launch, index, attempt, copy_environment())
+    settings, _ = load_run_settings(launch, index)
+    folder = find_working_folder(launch, index, settings.runtime.cwd)
     try:
         os.chdir(folder)
     except OSError as error:
@@ -81,27 +79,27 @@ def become_program(launch: Launch, index: int, attempt: int, words: Sequence[str
             f"the working folder of the run cannot be entered: {folder}: {error.strerror}",
             hint="it is made when the first attempt begins; try again shortly",
         ) from error
-    command = list(words) or [login_shell(variables)]
-    restore_signals()
+    command = list(words) or [find_login_shell(variables)]
+    restore_default_signals()
     try:
         os.execvpe(command[0], command, variables)  # noqa: S606  # no shell is the point
     except OSError as error:
-        _say(f"cannot start {command[0]!r} in {folder}: {error.strerror}")
+        _print_error(f"cannot start {command[0]!r} in {folder}: {error.strerror}")
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"hpckit: error: {escaped(text)}\n")
+def _print_error(text: str) -> None:
+    sys.stderr.write(f"hpckit: error: {escape_controls(text)}\n")
 
 
 def main(words: Sequence[str]) -> int:
     """Become the program that the words name; print an error the way `hpckit` does."""
     folder, index, attempt, *command = words
     try:
-        return become_program(load_launch(Path(folder)), int(index), int(attempt), command)
+        return replace_process_with_command(load_launch(Path(folder)), int(index), int(attempt), command)
     except HpckitError as error:
-        _say(error.message)
-        sys.stderr.write("".join(f"  {escaped(line)}\n" for line in error.hint.splitlines()))
+        _print_error(error.message)
+        sys.stderr.write("".join(f"  {escape_controls(line)}\n" for line in error.hint.splitlines()))
         return error.exit_code
 
 

@@ -16,7 +16,7 @@ NOTICES = (*RANK_NOTICES, signal.SIGINT)
 """What hpckit's own processes (executors, supervisors, agents) handle."""
 
 
-def hear_notices(hear: Callable[[signal.Signals], None]) -> None:
+def install_stop_signal_handlers(hear: Callable[[signal.Signals], None]) -> None:
     """Handle the signals of this process from now on, as a supervisor or an executor does."""
     loop = asyncio.get_running_loop()
     for number in NOTICES:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpckit.errors import UsageError
-from hpckit.model.stages import earlier
-from hpckit.record.launches import Launch, checkpoint_folder, load_settings
+from hpckit.model.stages import map_earlier_stages_to_runs
+from hpckit.record.launches import Launch, checkpoint_folder, load_run_settings
 from hpckit.values import dataclass
 
 
@@ -33,17 +33,17 @@ class RunStage:
 
     def earlier(self, stage: str) -> tuple[EarlierRun, ...]:
         """Return the runs of an earlier stage that this one belongs with; raises UsageError."""
-        known = earlier(self.launch.stages, self.index)
+        known = map_earlier_stages_to_runs(self.launch.stages, self.index)
         if stage not in known:
             there = ", ".join(known) or "none"
             raise UsageError(
                 f"there is no stage {stage!r} before this run's own, which is {self.name}",
                 hint=f"the stages before it: {there}",
             )
-        return tuple(self._earlier(run) for run in known[stage])
+        return tuple(self._build_earlier_run(run) for run in known[stage])
 
-    def _earlier(self, index: int) -> EarlierRun:
-        settings, _ = load_settings(self.launch, index)
+    def _build_earlier_run(self, index: int) -> EarlierRun:
+        settings, _ = load_run_settings(self.launch, index)
         return EarlierRun(
             index=index,
             folder=self.launch.paths.run(index).folder,
@@ -54,14 +54,13 @@ class RunStage:
 def stage_variables(launch: Launch, index: int) -> dict[str, str]:
     """Return the variables by which a command finds the results of earlier stages.
 
-    `HPCKIT_STAGE` is the run's own stage. For each earlier stage, `HPCKIT_STAGE_NAME_RUNS` holds
-    the indices of its runs (`3` or `1-20`); `HPCKIT_STAGE_NAME_DIR` holds the folder if it is one
-    run.
+    `HPCKIT_STAGE` is the run's own stage. For each earlier stage, `HPCKIT_STAGE_NAME_RUNS` holds the indices
+    of its runs (`3` or `1-20`); `HPCKIT_STAGE_NAME_DIR` holds the folder if it is one run.
     """
     if not launch.stages:
         return {}
     found = {"HPCKIT_STAGE": launch.runs[index].stage or ""}
-    for stage, runs in earlier(launch.stages, index).items():
+    for stage, runs in map_earlier_stages_to_runs(launch.stages, index).items():
         prefix = f"HPCKIT_STAGE_{stage.upper()}"
         single = len(runs) == 1
         found[f"{prefix}_RUNS"] = str(runs[0]) if single else f"{runs[0]}-{runs[-1]}"

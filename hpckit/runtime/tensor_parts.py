@@ -11,13 +11,13 @@ from typing import Any
 from torch import Tensor
 
 
-def local_part(tensor: Tensor) -> Tensor:
+def local_shard_of_tensor(tensor: Tensor) -> Tensor:
     """Return what this rank holds of a tensor."""
     to_local = getattr(tensor, "to_local", None)
     return tensor if to_local is None else to_local()
 
 
-def own_part(whole: Tensor, like: Any) -> Tensor:
+def slice_tensor_like_shard(whole: Tensor, like: Any) -> Tensor:
     """Return what this rank has of a whole tensor if that is cut like another one: a view of it."""
     if hasattr(like, "to_local"):
         (chunk,) = like.__create_chunk_list__()  # as checkpoints ask

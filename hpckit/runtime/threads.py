@@ -18,12 +18,12 @@ from typing import Any, TypeVar, final
 T = TypeVar("T")
 
 
-def _own_thread(run: Callable[[], None]) -> None:
+def _start_daemon_thread(run: Callable[[], None]) -> None:
     threading.Thread(target=run, name="aside", daemon=True).start()
 
 
-async def aside(
-    work: Callable[[], T], begin: Callable[[Callable[[], None]], object] = _own_thread
+async def run_in_thread(
+    work: Callable[[], T], begin: Callable[[Callable[[], None]], object] = _start_daemon_thread
 ) -> T:
     """Return what the work returns, or raise what it raises; if cancelled, it continues alone.
 
@@ -49,11 +49,11 @@ async def aside(
     return await future
 
 
-async def aside_within(limit_s: float, work: Callable[[], T], otherwise: T) -> T:
+async def run_in_thread_within(limit_s: float, work: Callable[[], T], otherwise: T) -> T:
     """Return what the work returns, or `otherwise` if that takes longer."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
-            return await aside(work)
+            return await run_in_thread(work)
     return otherwise
 
 
@@ -62,7 +62,7 @@ class WriterThread(threading.Thread):
     """Writes one checkpoint; a daemon, so that a rank can end without its peers."""
 
 
-def writers_ended(timeout_s: float) -> bool:
+def await_checkpoint_writers(timeout_s: float) -> bool:
     """Return whether every checkpoint's thread has ended, after at most `timeout_s` seconds.
 
     A process group must not be torn down under a thread that uses it: that aborts the process.
@@ -74,11 +74,11 @@ def writers_ended(timeout_s: float) -> bool:
     return not any(writer.is_alive() for writer in writers)
 
 
-async def done_within(limit_s: float, work: Awaitable[object]) -> bool:
+async def await_with_limit(limit_s: float, work: Awaitable[object]) -> bool:
     """Wait for the work, but not longer than this; return whether it was done.
 
     `asyncio.wait_for` drops a cancellation that comes when the work is done (Python 3.11), so that
-    a loop that waits goes on for ever.
+    a loop that waits never ends.
     """
     try:
         async with asyncio.timeout(limit_s):
@@ -88,10 +88,10 @@ async def done_within(limit_s: float, work: Awaitable[object]) -> bool:
     return True
 
 
-def start_vital(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+def start_task_fatal_on_error(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     """Start work without which this process is of no use: an error of it ends the event loop.
 
-    Nothing else would tell: asyncio keeps an error until somebody asks, and a run whose agent no
+    Nothing else would report it: asyncio keeps an error until it is read, and a run whose agent no
     longer watches its ranks would wait until the job's time is over.
     """
     task = asyncio.create_task(work)

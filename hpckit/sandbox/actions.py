@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.sandbox import daemons, lifecycle, network, process
-from hpckit.sandbox.lifecycle import recorded_options, required_options
+from hpckit.sandbox.lifecycle import read_recorded_options, require_recorded_options
 from hpckit.sandbox.settings import (
     BIN_DIR,
     LOG_DIR,
@@ -36,13 +36,13 @@ Of a node its slurmd, its link, and its state in Slurm: None if the controller i
 """
 
 
-def sandbox_status() -> Status:
+def collect_sandbox_status() -> Status:
     """Return the state of the processes, the links and the nodes in Slurm."""
-    options = recorded_options()
-    alive = {name: process.recorded_pid(name) is not None for name in _DAEMONS}
-    seen = _nodes(options, answering=alive["slurmctld"]) if options else []
+    options = read_recorded_options()
+    alive = {name: process.find_recorded_pid(name) is not None for name in _DAEMONS}
+    seen = _collect_node_status(options, answering=alive["slurmctld"]) if options else []
     return {
-        "state": _judge(options, alive, seen),
+        "state": _summarize_sandbox_state(options, alive, seen),
         "options": options.as_dict() if options else None,
         "daemons": alive,
         "nodes": seen,
@@ -55,30 +55,30 @@ def sandbox_status() -> Status:
 _DAEMONS = ("munged", "mariadbd", "slurmdbd", "slurmctld")
 
 
-def _nodes(options: Options, *, answering: bool) -> list[Status]:
-    states = daemons.node_states() if answering else {}
+def _collect_node_status(options: Options, *, answering: bool) -> list[Status]:
+    states = daemons.ask_node_states() if answering else {}
     return [
         {
             "name": node.name,
             "address": node.address,
-            "slurmd": process.recorded_pid(daemons.slurmd_name(node)) is not None,
-            "link": network.link_is_up(node),
+            "slurmd": process.find_recorded_pid(daemons.slurmd_record_name(node)) is not None,
+            "link": network.is_link_up(node),
             "state": states.get(node.name),
         }
-        for node in options.all_nodes()
+        for node in options.list_nodes()
     ]
 
 
-def _judge(options: Options | None, alive: dict[str, bool], seen: list[Status]) -> str:
+def _summarize_sandbox_state(options: Options | None, alive: dict[str, bool], seen: list[Status]) -> str:
     if options is None:
         return "down"
     whole = all(alive.values()) and all(
-        node["slurmd"] and node["link"] and daemons.is_serving(node["state"] or "") for node in seen
+        node["slurmd"] and node["link"] and daemons.is_node_state_usable(node["state"] or "") for node in seen
     )
     return "up" if whole else "degraded"
 
 
-def format_status(status: Status) -> str:
+def format_sandbox_status(status: Status) -> str:
     """Return the status as a few lines of text."""
     if status["options"] is None:
         return "the sandbox is down"
@@ -95,34 +95,34 @@ def format_status(status: Status) -> str:
 
 def kill_node(name: str) -> str:
     """Kill everything on the node at once, as a power loss would."""
-    node = required_options().node(name)
-    killed = daemons.stop_node(node)
+    node = require_recorded_options().find_node(name)
+    killed = daemons.kill_node_processes(node)
     return f"{name} lost power: {killed} processes died"
 
 
 def revive_node(name: str) -> str:
     """Start the node's slurmd again and return it to service."""
-    options = required_options()
-    node = options.node(name)
-    network.make_node(node)
-    daemons.start_node(node, options)
-    return _return_to_service(node, "revived")
+    options = require_recorded_options()
+    node = options.find_node(name)
+    network.make_node_network(node)
+    daemons.start_slurmd(node, options)
+    return _return_node_to_service(node, "revived")
 
 
 def cut_node(name: str) -> str:
-    """Pull the node's network cable; what runs on it runs on, unheard."""
-    network.set_link(required_options().node(name), up=False)
+    """Cut the node's network link; its processes keep running, without contact."""
+    network.set_node_link_up_or_down(require_recorded_options().find_node(name), up=False)
     return f"{name} is cut off: its link is down"
 
 
 def heal_node(name: str) -> str:
-    """Plug the cable in again, at full speed; a node whose slurmd lives returns to service."""
-    node = required_options().node(name)
-    network.make_node(node)
-    network.slow_link(node, None)
-    if process.recorded_pid(daemons.slurmd_name(node)) is None:
+    """Restore the link, at full speed; a node whose slurmd runs returns to service."""
+    node = require_recorded_options().find_node(name)
+    network.make_node_network(node)
+    network.limit_link_speed(node, None)
+    if process.find_recorded_pid(daemons.slurmd_record_name(node)) is None:
         return f"{name}'s link is up; its slurmd is dead, 'revive-node {name}' starts it"
-    return _return_to_service(node, "healed")
+    return _return_node_to_service(node, "healed")
 
 
 SLOW_MBIT_PER_S = 50
@@ -130,41 +130,41 @@ SLOW_MBIT_PER_S = 50
 
 
 def slow_link(name: str) -> str:
-    """Slow the node's network link down to 50 Mbit/s; what runs on it runs on."""
-    network.slow_link(required_options().node(name), SLOW_MBIT_PER_S)
-    return f"{name}'s link carries {SLOW_MBIT_PER_S} Mbit/s now; 'heal-node {name}' mends it"
+    """Slow the node's network link down to 50 Mbit/s; its processes keep running."""
+    network.limit_link_speed(require_recorded_options().find_node(name), SLOW_MBIT_PER_S)
+    return f"{name}'s link carries {SLOW_MBIT_PER_S} Mbit/s now; 'heal-node {name}' repairs it"
 
 
 def stop_controller() -> str:
-    """Stop slurmctld, which saves its state; running jobs run on."""
-    required_options()
+    """Stop slurmctld, which saves its state; running jobs continue."""
+    require_recorded_options()
     process.stop_daemon("slurmctld", patience=30.0)
     return "the controller is stopped"
 
 
 def start_controller() -> str:
     """Start slurmctld again from its saved state."""
-    options = required_options()
+    options = require_recorded_options()
     daemons.start_slurmctld(options)
     reachable = [
         node.name
-        for node in options.all_nodes()
-        if network.link_is_up(node) and process.recorded_pid(daemons.slurmd_name(node)) is not None
+        for node in options.list_nodes()
+        if network.is_link_up(node)
+        and process.find_recorded_pid(daemons.slurmd_record_name(node)) is not None
     ]
-    process.wait_until(lambda: daemons.serve(reachable), 20.0, interval=0.3)
+    process.poll_until_ready(lambda: daemons.resume_and_check_nodes(reachable), 20.0, interval=0.3)
     return "the controller answers"
 
 
-def _return_to_service(node: Node, done: str) -> str:
+def _return_node_to_service(node: Node, done: str) -> str:
     if not daemons.controller_answers():
         return f"{node.name} {done}; the controller does not answer, 'start-controller' starts it"
-    if not process.wait_until(lambda: daemons.serve([node.name]), 30.0, interval=0.3):
-        state = daemons.node_states().get(node.name)
+    if not process.poll_until_ready(lambda: daemons.resume_and_check_nodes([node.name]), 30.0, interval=0.3):
+        state = daemons.ask_node_states().get(node.name)
         raise SandboxError(
-            f"{node.name} is {state} half a minute after it was {done}: "
-            f"see 'scontrol show node {node.name}'"
+            f"{node.name} is {state} half a minute after it was {done}: see 'scontrol show node {node.name}'"
         )
-    return f"{node.name} {done}: {daemons.node_states().get(node.name)}"
+    return f"{node.name} {done}: {daemons.ask_node_states().get(node.name)}"
 
 
 _LOCKED = Path("/run")  # a folder can be locked too, without a lock file
@@ -181,39 +181,39 @@ _CONTROLLER_VERBS: dict[str, Callable[[], str]] = {
 }
 
 
-def run_action(arguments: argparse.Namespace) -> int:
+def run_sandbox_action(arguments: argparse.Namespace) -> int:
     """Run one action; returns the exit code."""
     try:
-        return _run(arguments)
+        return _dispatch_action(arguments)
     except SandboxError as error:
         print(f"hpckit: error: {error}", file=sys.stderr)
     except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
-        print("hpckit: interrupted; `hpckit sandbox down` tidies up", file=sys.stderr)
+        print("hpckit: interrupted; `hpckit sandbox down` cleans up", file=sys.stderr)
     return 1
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _dispatch_action(arguments: argparse.Namespace) -> int:
     if arguments.action == "status":
-        return _status(as_json=arguments.json)
+        return _print_status(as_json=arguments.json)
     if arguments.action == "env":
-        required_options()
+        require_recorded_options()
         print(f'export PATH="{BIN_DIR}:$PATH"\nexport SLURM_CONF="{SLURM_CONF}"')
         return 0
-    with _sole_use():
-        return _change(arguments)
+    with _lock_sandbox():
+        return _change_sandbox(arguments)
 
 
-def _change(arguments: argparse.Namespace) -> int:
+def _change_sandbox(arguments: argparse.Namespace) -> int:
     verb: str = arguments.action
     if verb == "up":
-        return _up(arguments)
+        return _bring_sandbox_up(arguments)
     if verb == "install":
-        lifecycle.install(Options(release=arguments.release))
+        lifecycle.install_sandbox(Options(release=arguments.release))
         print(f"Slurm {arguments.release} is installed: `hpckit sandbox up` starts it")
     elif verb == "down":
-        lifecycle.take_down(purge=arguments.purge)
+        lifecycle.take_down_sandbox(purge=arguments.purge)
         print("the sandbox is down" + (" and its state and caches are gone" * arguments.purge))
     elif verb in _NODE_VERBS:
         print(_NODE_VERBS[verb](arguments.node))
@@ -222,25 +222,25 @@ def _change(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _up(arguments: argparse.Namespace) -> int:
+def _bring_sandbox_up(arguments: argparse.Namespace) -> int:
     names = Options().as_dict()
     options = Options(**{name: getattr(arguments, name) for name in names})
     started = time.monotonic()
-    lifecycle.bring_up(options)
+    lifecycle.bring_up_sandbox(options)
     took = time.monotonic() - started
     print(f"Slurm {options.release} is up: {options.nodes} nodes, after {took:.1f} s")
     print('use it with: eval "$(hpckit sandbox env)", or cluster=sandbox in hpckit')
     return 0
 
 
-def _status(*, as_json: bool) -> int:
-    seen = sandbox_status()
-    print(json.dumps(seen) if as_json else format_status(seen))
+def _print_status(*, as_json: bool) -> int:
+    seen = collect_sandbox_status()
+    print(json.dumps(seen) if as_json else format_sandbox_status(seen))
     return 0 if seen["state"] == "up" else 3
 
 
 @contextlib.contextmanager
-def _sole_use() -> Iterator[None]:
+def _lock_sandbox() -> Iterator[None]:
     """Allow one command at a time to change the sandbox; a second one waits."""
     if os.geteuid() != 0:
         raise SandboxError("only root can do this: run it with sudo")
@@ -256,7 +256,7 @@ def _sole_use() -> Iterator[None]:
         os.close(lock)
 
 
-def add_actions(parser: argparse.ArgumentParser) -> None:
+def add_sandbox_actions(parser: argparse.ArgumentParser) -> None:
     """Add the actions and their options."""
     verbs = parser.add_subparsers(
         dest="action",
@@ -265,36 +265,38 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
         help="what to do (`hpckit sandbox ACTION --help` says more)",
         parser_class=argparse.ArgumentParser,
     )
-    _add_up(verbs.add_parser("up", help="make it what the options say; installs what is missing"))
+    _add_options_of_up_action(
+        verbs.add_parser("up", help="start it with these options; installs what is missing")
+    )
     install = verbs.add_parser("install", help="install what is missing, and start nothing")
-    _add_release(install)
+    _add_release_option(install)
     down = verbs.add_parser("down", help="stop it and leave nothing behind")
     down.add_argument("--purge", action="store_true", help="also delete its state and caches")
-    show = verbs.add_parser("status", help="what is alive; exit code 0 when all is, else 3")
+    show = verbs.add_parser("status", help="what is running; exit code 0 if all of it is, else 3")
     show.add_argument("--json", action="store_true", help="one JSON object")
     verbs.add_parser("env", help='print exports for a shell: eval "$(hpckit sandbox env)"')
     for name, act in _NODE_VERBS.items():
-        verbs.add_parser(name, help=_as_help(act.__doc__)).add_argument("node", metavar="NODE")
+        verbs.add_parser(name, help=_docstring_to_help(act.__doc__)).add_argument("node", metavar="NODE")
     for name, control in _CONTROLLER_VERBS.items():
-        verbs.add_parser(name, help=_as_help(control.__doc__))
+        verbs.add_parser(name, help=_docstring_to_help(control.__doc__))
 
 
-def _as_help(text: str | None) -> str:
+def _docstring_to_help(text: str | None) -> str:
     sentence = (text or "").removesuffix(".")
     return sentence[:1].lower() + sentence[1:]
 
 
-def _add_up(up: argparse.ArgumentParser) -> None:
+def _add_options_of_up_action(up: argparse.ArgumentParser) -> None:
     usual = Options()
-    up.add_argument("--nodes", type=_between(1, MAX_NODES), default=usual.nodes, metavar="N")
-    _add_release(up)
+    up.add_argument("--nodes", type=_build_integer_parser(1, MAX_NODES), default=usual.nodes, metavar="N")
+    _add_release_option(up)
     seconds = {
         "--grace": (usual.grace, 0, "between the notice of a preemption and the end"),
-        "--cred-expire": (usual.cred_expire, 5, "a requeued job waits this and one more"),
+        "--cred-expire": (usual.cred_expire, 5, "that a requeued job waits, and one more"),
         "--slurmd-timeout": (usual.slurmd_timeout, 2, "after which a silent node is down"),
     }
     for name, (default, least, what) in seconds.items():
-        number = _between(least, 86400)
+        number = _build_integer_parser(least, 86400)
         up.add_argument(name, type=number, default=default, metavar="S", help=f"seconds {what}")
     modes = "what happens to a job that is preempted; suspend: jobs share CPUs in turn"
     up.add_argument("--preempt-mode", choices=PREEMPT_MODES, default=usual.preempt_mode, help=modes)
@@ -306,21 +308,21 @@ def _add_up(up: argparse.ArgumentParser) -> None:
     )
     up.add_argument(
         "--max-array-size",
-        type=_between(2, 1_000_001),
+        type=_build_integer_parser(2, 1_000_001),
         default=usual.max_array_size,
         metavar="N",
         help="one more than the highest index in an array",
     )
 
 
-def _add_release(parser: argparse.ArgumentParser) -> None:
+def _add_release_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--release", choices=sorted(SUITES), default=Options().release)
 
 
-def _between(least: int, most: int) -> Callable[[str], int]:
+def _build_integer_parser(least: int, most: int) -> Callable[[str], int]:
     def number(text: str) -> int:
         if not text.isdecimal() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is no number from {least} to {most}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
         return int(text)
 
     return number

@@ -21,33 +21,33 @@ _PYTHON = Path("/usr/bin/python3")
 _NOT_SHARED = _SYSTEM | _KERNEL | {"lost+found"}
 
 
-def make(options: Options) -> None:
+def make_chroot(options: Options) -> None:
     """Make the chroot unless a complete one is cached; takes about a minute with a fast mirror."""
-    if (options.root / MARK).exists():
+    if (options.chroot_folder / MARK).exists():
         return
-    if options.root.exists():
-        remove_chroot(options.root)
-    unfinished = options.root.with_suffix(".unfinished")
+    if options.chroot_folder.exists():
+        remove_sandbox_folder(options.chroot_folder)
+    unfinished = options.chroot_folder.with_suffix(".unfinished")
     if unfinished.exists():
         if process.is_mounted(unfinished / "proc"):  # as debootstrap leaves it when it is ended
-            process.run(["umount", str(unfinished / "proc")])
-        remove_chroot(unfinished)
+            process.run_command(["umount", str(unfinished / "proc")])
+        remove_sandbox_folder(unfinished)
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     mirror = os.environ.get("HPCKIT_SANDBOX_MIRROR")  # default: debootstrap's own
-    process.run(
+    process.run_command(
         ["debootstrap", "--variant=minbase", f"--include={_INCLUDE}",
-         options.suite, str(unfinished), *filter(None, [mirror])],
+         options.debian_suite, str(unfinished), *filter(None, [mirror])],
         timeout=1800.0,
     )  # fmt: skip
     for package in (unfinished / "var/cache/apt/archives").glob("*.deb"):
         package.unlink()
     (unfinished / MARK).write_text(f"{options.release}\n")
-    unfinished.rename(options.root)
+    unfinished.rename(options.chroot_folder)
 
 
-def open_namespace(options: Options) -> None:
+def open_mount_namespace(options: Options) -> None:
     """Pin a mount namespace in which the chroot sees this machine's folders."""
-    _refresh_etc(options.root)
+    _copy_etc_files(options.chroot_folder)
     if process.is_mounted(MOUNT_NAMESPACE):
         return
     folder = MOUNT_NAMESPACE.parent
@@ -55,14 +55,14 @@ def open_namespace(options: Options) -> None:
     if not process.is_mounted(folder):
         # The kernel refuses to pin a mount namespace in a place that propagates into that
         # namespace.
-        process.run(["mount", "--bind", str(folder), str(folder)])
-        process.run(["mount", "--make-private", str(folder)])
+        process.run_command(["mount", "--bind", str(folder), str(folder)])
+        process.run_command(["mount", "--make-private", str(folder)])
     MOUNT_NAMESPACE.touch()
-    script = "set -e\n" + "\n".join(_mount_commands(options.root))
-    _unshare(script)
+    script = "set -e\n" + "\n".join(_build_mount_commands(options.chroot_folder))
+    _pin_mount_namespace(script)
 
 
-def _unshare(script: str) -> None:
+def _pin_mount_namespace(script: str) -> None:
     """Run a script in a new mount namespace, and pin that.
 
     Linux pins only namespaces younger than the one around them. From 6.18 on it tells their age by
@@ -71,24 +71,24 @@ def _unshare(script: str) -> None:
     """
     argv = ["unshare", f"--mount={MOUNT_NAMESPACE}", "--propagation", "slave", "sh", "-s"]
     for cpu in sorted(os.sched_getaffinity(0)):
-        done = process.run(["taskset", "--cpu-list", str(cpu), *argv], check=False, stdin=script)
+        done = process.run_command(["taskset", "--cpu-list", str(cpu), *argv], check=False, stdin=script)
         if "Invalid argument" not in done.stderr:
             break
     if done.returncode != 0:
         raise SandboxError(f"no mount namespace could be pinned: {done.stderr.strip()}")
 
 
-def close_namespace() -> None:
-    """Release the mount namespace: its mounts vanish with the last process in it."""
+def close_mount_namespace() -> None:
+    """Release the mount namespace: its mounts are removed with its last process."""
     for place in (MOUNT_NAMESPACE, MOUNT_NAMESPACE.parent):
         if process.is_mounted(place):
-            process.run(["umount", str(place)])
+            process.run_command(["umount", str(place)])
 
 
-def remove_chroot(folder: Path) -> None:
+def remove_sandbox_folder(folder: Path) -> None:
     """Delete a folder of the sandbox, if nothing is mounted below it; else raise SandboxError."""
     if not folder.is_relative_to(CACHE) and not folder.is_relative_to(STATE):
-        raise SandboxError(f"{folder} is not the sandbox's to delete")
+        raise SandboxError(f"{folder} does not belong to the sandbox: it is not deleted")
     mounts = (line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines())
     below = [mount for mount in mounts if Path(mount).is_relative_to(folder)]
     if below:
@@ -96,15 +96,15 @@ def remove_chroot(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def shared_folders() -> list[Path]:
+def list_shared_folders() -> list[Path]:
     """List the folders of this machine that the chroot shows at the same path."""
     top = [path for path in sorted(Path("/").iterdir()) if path.name not in _NOT_SHARED]
     folders = [path for path in top if path.is_dir() and not path.is_symlink()]
     shown = Path("/usr/local"), Path("/var/tmp")  # noqa: S108  # for git clones
-    return [*folders, *shown, STATE, *_system_python()]
+    return [*folders, *shown, STATE, *_list_system_python_paths()]
 
 
-def _system_python() -> list[Path]:
+def _list_system_python_paths() -> list[Path]:
     """List the packaged Python of this machine: virtual environments point to it."""
     found: list[Path] = []
     for library in sorted(Path("/usr/lib").glob("python3.*")):
@@ -117,10 +117,10 @@ def _system_python() -> list[Path]:
     return found
 
 
-def _mount_commands(root: Path) -> list[str]:
+def _build_mount_commands(root: Path) -> list[str]:
     lines: list[str] = []
-    for source in [*(Path("/") / name for name in sorted(_KERNEL)), *shared_folders()]:
-        lines += _bind(source, root)
+    for source in [*(Path("/") / name for name in sorted(_KERNEL)), *list_shared_folders()]:
+        lines += _build_bind_commands(source, root)
     for link in sorted(path for path in Path("/").iterdir() if path.is_symlink()):
         if link.name not in _NOT_SHARED:
             lines.append(f"ln -sfn '{link.readlink()}' '{root}/{link.name}'")
@@ -129,7 +129,7 @@ def _mount_commands(root: Path) -> list[str]:
     return lines
 
 
-def _bind(source: Path, root: Path) -> list[str]:
+def _build_bind_commands(source: Path, root: Path) -> list[str]:
     target = f"{root}{source}"
     if source.is_dir():
         return [f"mkdir -p '{target}'", f"mount --rbind '{source}' '{target}'"]
@@ -140,7 +140,7 @@ def _bind(source: Path, root: Path) -> list[str]:
     ]
 
 
-def _refresh_etc(root: Path) -> None:
+def _copy_etc_files(root: Path) -> None:
     """Copy hosts, resolver and time zone from the machine, so that printed times agree."""
     for name in ("hosts", "resolv.conf", "localtime"):
         source, target = Path("/etc") / name, root / "etc" / name

@@ -47,17 +47,17 @@ def start_munge() -> None:
         folder.chmod(mode)
         shutil.chown(folder, "munge", "munge")
     if not key.exists():
-        process.run(["mungekey", "--create", f"--keyfile={key}"])
+        process.run_command(["mungekey", "--create", f"--keyfile={key}"])
     shutil.chown(key, "munge", "munge")
     argv = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={MUNGE_SOCKET}",
             f"--pid-file={MUNGE_DIR}/munged.pid", f"--seed-file={key.parent}/munged.seed",
             "--num-threads=4"]  # fmt: skip
     process.start_daemon("munged", argv, user="munge")
-    process.await_daemon("munged", _munge_answers, 10.0)
+    process.wait_for_daemon("munged", _munge_answers, 10.0)
 
 
 def _munge_answers() -> bool:
-    done = process.run(["munge", f"--socket={MUNGE_SOCKET}", "--no-input"], check=False)
+    done = process.run_command(["munge", f"--socket={MUNGE_SOCKET}", "--no-input"], check=False)
     return done.returncode == 0
 
 
@@ -66,16 +66,16 @@ def start_database() -> None:
     data = STATE / "mysql"
     MYSQL_DIR.mkdir(parents=True, exist_ok=True)
     if not (data / "mysql").is_dir():
-        _install_database(data)
+        _initialize_database_folder(data)
     argv = ["mariadbd", "--no-defaults", "--user=root", f"--datadir={data}", "--skip-networking",
             f"--socket={MYSQL_SOCKET}", f"--pid-file={MYSQL_DIR}/mariadbd.pid",
             "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=64M",
             "--innodb-lock-wait-timeout=900"]  # fmt: skip
     process.start_daemon("mariadbd", argv)
-    process.await_daemon("mariadbd", _database_answers, 60.0)
+    process.wait_for_daemon("mariadbd", _database_answers, 60.0)
 
 
-def _install_database(data: Path) -> None:
+def _initialize_database_folder(data: Path) -> None:
     """Make the data folder; a part of one is removed, and made again.
 
     On busy virtual machines the program was seen to end by a segmentation fault, once in hundreds.
@@ -85,7 +85,7 @@ def _install_database(data: Path) -> None:
     for left in reversed(range(_INSTALLATIONS)):
         data.mkdir(parents=True, exist_ok=True)
         try:
-            process.run(argv, timeout=120.0)
+            process.run_command(argv, timeout=120.0)
         except SandboxError:
             shutil.rmtree(data, ignore_errors=True)
             if not left:
@@ -101,67 +101,67 @@ def _database_answers() -> bool:
 
 def start_slurmdbd(options: Options) -> None:
     """Start the accounting daemon; it is ready when sacctmgr gets an answer."""
-    argv = [*_on_controller(options), "/usr/sbin/slurmdbd", "-D"]
+    argv = [*_controller_command_prefix(options), "/usr/sbin/slurmdbd", "-D"]
     process.start_daemon("slurmdbd", argv)
-    process.await_daemon("slurmdbd", lambda: _answers("sacctmgr", "-nP", "show", "cluster"), 90.0)
+    process.wait_for_daemon("slurmdbd", lambda: _command_succeeds("sacctmgr", "-nP", "show", "cluster"), 90.0)
 
 
 def start_slurmctld(options: Options) -> None:
     """Start the controller under its own hostname; it is ready when scontrol ping succeeds."""
-    argv = [*_on_controller(options), "/usr/sbin/slurmctld", "-D", "-f", str(SLURM_CONF)]
+    argv = [*_controller_command_prefix(options), "/usr/sbin/slurmctld", "-D", "-f", str(SLURM_CONF)]
     process.start_daemon("slurmctld", argv)
-    process.await_daemon("slurmctld", controller_answers, 60.0)
+    process.wait_for_daemon("slurmctld", controller_answers, 60.0)
 
 
 def controller_answers() -> bool:
     """Whether the controller answers a ping."""
-    return process.recorded_pid("slurmctld") is not None and _answers("scontrol", "ping")
+    return process.find_recorded_pid("slurmctld") is not None and _command_succeeds("scontrol", "ping")
 
 
-def start_node(node: Node, options: Options) -> None:
+def start_slurmd(node: Node, options: Options) -> None:
     """Start one slurmd in its node's network and hostname."""
-    spool = options.release_state / f"slurmd.{node.name}"
+    spool = options.state_folder / f"slurmd.{node.name}"
     spool.mkdir(parents=True, exist_ok=True)
-    argv = [*_on_node(node, options), "/usr/sbin/slurmd", "-D", "-N", node.name,
+    argv = [*_node_command_prefix(node, options), "/usr/sbin/slurmd", "-D", "-N", node.name,
             "-f", str(SLURM_CONF)]  # fmt: skip
-    process.start_daemon(slurmd_name(node), argv)
+    process.start_daemon(slurmd_record_name(node), argv)
 
 
-def slurmd_name(node: Node) -> str:
+def slurmd_record_name(node: Node) -> str:
     """Return the name of the record and the log of a node's slurmd."""
     return f"slurmd.{node.name}"
 
 
-def stop_node(node: Node) -> int:
+def kill_node_processes(node: Node) -> int:
     """Kill everything on the node, Slurm's and the jobs'; return the number of killed processes."""
     killed = process.kill_in_network_namespace(node.namespace)
-    process.stop_daemon(slurmd_name(node))
+    process.stop_daemon(slurmd_record_name(node))
     return killed
 
 
-def _on_controller(options: Options) -> list[str]:
-    enter, inside = _way_in(options)
+def _controller_command_prefix(options: Options) -> list[str]:
+    enter, inside = _build_chroot_entry(options)
     lead = ["nsenter", *enter] if enter else []
     return [*lead, "unshare", "--uts", *inside, "sh", "-c", _CONTROLLER_START, CONTROLLER]
 
 
-def _on_node(node: Node, options: Options) -> list[str]:
+def _node_command_prefix(node: Node, options: Options) -> list[str]:
     # nsenter, not `ip netns exec`: that remounts /sys, and then slurmd finds no cgroup.
-    enter, inside = _way_in(options)
+    enter, inside = _build_chroot_entry(options)
     lead = ["nsenter", f"--net=/run/netns/{node.namespace}", *enter]
     own = ["unshare", "--uts", "--mount", "--propagation", "slave"]
     return [*lead, *own, *inside, "sh", "-c", _NODE_START, node.name]
 
 
-def _way_in(options: Options) -> tuple[list[str], list[str]]:
+def _build_chroot_entry(options: Options) -> tuple[list[str], list[str]]:
     """Return arguments of nsenter, and the command after them, to reach the release's programs."""
-    if packages.is_native(options):
+    if packages.is_slurm_release_native(options):
         return [], []
-    return [f"--mount={MOUNT_NAMESPACE}"], ["chroot", str(options.root)]
+    return [f"--mount={MOUNT_NAMESPACE}"], ["chroot", str(options.chroot_folder)]
 
 
-def _answers(command: str, *arguments: str) -> bool:
-    done = process.run([str(BIN_DIR / command), *arguments], check=False, timeout=30.0)
+def _command_succeeds(command: str, *arguments: str) -> bool:
+    done = process.run_command([str(BIN_DIR / command), *arguments], check=False, timeout=30.0)
     return done.returncode == 0 and "DOWN" not in done.stdout
 
 
@@ -169,23 +169,23 @@ _SERVING = {"idle", "mixed", "allocated", "completing", "planned"}
 _HELD_BACK = {"down", "drained", "draining"}
 
 
-def node_states() -> dict[str, str]:
+def ask_node_states() -> dict[str, str]:
     """Return the state of every node; empty if the controller does not answer."""
     argv = [str(BIN_DIR / "sinfo"), "--noheader", "--Node", "--format=%N %T", "--partition=batch"]
-    done = process.run(argv, check=False, timeout=30.0)
+    done = process.run_command(argv, check=False, timeout=30.0)
     return dict(line.split() for line in done.stdout.splitlines() if done.returncode == 0)
 
 
-def is_serving(state: str) -> bool:
+def is_node_state_usable(state: str) -> bool:
     """Whether a node in that state takes jobs; a trailing `*` means that it does not answer."""
     return state.rstrip("-+") in _SERVING
 
 
-def serve(names: list[str]) -> bool:
+def resume_and_check_nodes(names: list[str]) -> bool:
     """Return whether all these nodes take jobs; make Slurm resume those down or drained."""
-    known = node_states()
+    known = ask_node_states()
     for name in names:
         if known.get(name) in _HELD_BACK:
             resume = ["update", f"nodename={name}", "state=resume"]
-            process.run([str(BIN_DIR / "scontrol"), *resume], check=False, timeout=30.0)
-    return all(is_serving(known.get(name, "unknown")) for name in names)
+            process.run_command([str(BIN_DIR / "scontrol"), *resume], check=False, timeout=30.0)
+    return all(is_node_state_usable(known.get(name, "unknown")) for name in names)

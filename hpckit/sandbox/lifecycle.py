@@ -35,23 +35,23 @@ from hpckit.sandbox.settings import (
 )
 
 
-def slurm_conf(options: Options) -> str:
+def render_slurm_conf(options: Options) -> str:
     """Return slurm.conf: the controller, the nodes and the partitions `batch` and `urgent`."""
     suspends, never = options.preempt_mode == "suspend", options.preempt_mode == "off"
     nodes = [
         f"NodeName={node.name} NodeAddr={node.address} NodeHostname={node.name} "
         f"CPUs={CPUS_PER_NODE} Sockets=2 CoresPerSocket={CPUS_PER_NODE // 2} ThreadsPerCore=1 "
         f"RealMemory={MEMORY_MB_PER_NODE} Gres=gpu:{GPUS_PER_NODE} State=UNKNOWN"
-        for node in options.all_nodes()
+        for node in options.list_nodes()
     ]
-    return _filled(
+    return _fill_template(
         "slurm.conf",
         cluster=CLUSTER,
         controller=CONTROLLER,
         controller_address=CONTROLLER_ADDRESS,
         munge_socket=MUNGE_SOCKET,
         cred_expire=options.cred_expire,
-        state=options.release_state,
+        state=options.state_folder,
         run=RUN,
         logs=LOG_DIR,
         slurmd_timeout=options.slurmd_timeout,
@@ -66,14 +66,14 @@ def slurm_conf(options: Options) -> str:
     )
 
 
-def _filled(name: str, **values: object) -> str:
+def _fill_template(name: str, **values: object) -> str:
     return Path(__file__).with_name(f"{name}.template").read_text().format(**values)
 
 
 _DEVICES = [Path(f"/dev/fakegpu{index}") for index in range(GPUS_PER_NODE)]
 
 
-def accounting_commands(users: tuple[str, ...], options: Options) -> list[list[str]]:
+def build_accounting_commands(users: tuple[str, ...], options: Options) -> list[list[str]]:
     """Return the sacctmgr commands that register the cluster, the account, its QOS and users."""
     commands = [["add", "cluster", CLUSTER], ["add", "account", ACCOUNT, f"cluster={CLUSTER}"]]
     preempted = [f"preemptmode={options.preempt_mode}", f"gracetime={options.grace}"]
@@ -88,7 +88,7 @@ def accounting_commands(users: tuple[str, ...], options: Options) -> list[list[s
     return commands
 
 
-def recorded_options() -> Options | None:
+def read_recorded_options() -> Options | None:
     """Read the options of the sandbox that is up (or partly up); None if there is none."""
     try:
         return Options(**json.loads(RECORD.read_text()))
@@ -96,43 +96,43 @@ def recorded_options() -> Options | None:
         return None
 
 
-def required_options() -> Options:
+def require_recorded_options() -> Options:
     """Read the options of the sandbox that is up; raises SandboxError if there is none."""
-    options = recorded_options()
+    options = read_recorded_options()
     if options is None:
         raise SandboxError("the sandbox is not up: run `hpckit sandbox up`")
     return options
 
 
-def bring_up(options: Options) -> None:
+def bring_up_sandbox(options: Options) -> None:
     """Bring the sandbox up with these options; starts only what is missing."""
-    install(options)
-    current = recorded_options()
+    install_sandbox(options)
+    current = read_recorded_options()
     if current is not None and current != options:
-        _tell("it is up with other options: taking it down first")
-        take_down()
-    if recorded_options() is None:
+        _print_note("it is up with other options: taking it down first")
+        take_down_sandbox()
+    if read_recorded_options() is None:
         shutil.rmtree(LOG_DIR, ignore_errors=True)  # keep logs of the latest fresh start only
     RUN.mkdir(parents=True, exist_ok=True)
     RECORD.write_text(json.dumps(options.as_dict()))
-    _make_ground(options)
+    _prepare_machine(options)
     _start_daemons(options)
-    _await_nodes(options)
+    _wait_for_nodes(options)
 
 
-def install(options: Options) -> None:
-    """Install what `bring_up` needs and this machine lacks; starts nothing."""
-    if names := packages.missing_packages(options):
-        _tell(f"installing {', '.join(names)}")
-        packages.install(names)
-    if not packages.is_native(options) and not (options.root / chroot.MARK).exists():
-        _tell(f"making a Debian {options.suite} with Slurm {options.release}; kept for later")
-        chroot.make(options)
+def install_sandbox(options: Options) -> None:
+    """Install what `bring_up_sandbox` needs and this machine lacks; starts nothing."""
+    if names := packages.list_missing_packages(options):
+        _print_note(f"installing {', '.join(names)}")
+        packages.install_packages(names)
+    if not packages.is_slurm_release_native(options) and not (options.chroot_folder / chroot.MARK).exists():
+        _print_note(f"making a Debian {options.debian_suite} with Slurm {options.release}; kept for later")
+        chroot.make_chroot(options)
 
 
-def _make_ground(options: Options) -> None:
+def _prepare_machine(options: Options) -> None:
     """Make what the daemons need: folders, devices, network, names, configuration."""
-    for folder in (LOG_DIR, options.release_state / "slurmctld", PID_DIR, CONF_DIR):
+    for folder in (LOG_DIR, options.state_folder / "slurmctld", PID_DIR, CONF_DIR):
         folder.mkdir(parents=True, exist_ok=True)
     STATE.chmod(0o755)
     for device in _DEVICES:
@@ -140,29 +140,29 @@ def _make_ground(options: Options) -> None:
             os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
             device.chmod(0o666)
     network.make_bridge()
-    for node in options.all_nodes():
-        network.make_node(node)
-    network.write_hosts(options.all_nodes())
-    _write_configuration(options)
-    if not packages.is_native(options):
-        chroot.open_namespace(options)
-    write_wrappers(options)
+    for node in options.list_nodes():
+        network.make_node_network(node)
+    network.write_etc_hosts_block(options.list_nodes())
+    _write_slurm_configuration(options)
+    if not packages.is_slurm_release_native(options):
+        chroot.open_mount_namespace(options)
+    write_slurm_command_wrappers(options)
 
 
-def _write_configuration(options: Options) -> None:
+def _write_slurm_configuration(options: Options) -> None:
     old = options.release == "22.05"
     texts = {
-        "slurm.conf": slurm_conf(options),
+        "slurm.conf": render_slurm_conf(options),
         # Other existing devices as GPUs give real GPU accounting and masks.
         "gres.conf": f"Name=gpu File=/dev/fakegpu[0-{GPUS_PER_NODE - 1}]\n",
         # Without cgroups; in 22.05 the only way is not to mount any.
         "cgroup.conf": f"{'CgroupAutomount=no' if old else 'CgroupPlugin=disabled'}\n",
         # One database per release, reached over the sandbox's own socket.
-        "slurmdbd.conf": _filled(
+        "slurmdbd.conf": _fill_template(
             "slurmdbd.conf",
             munge_socket=MUNGE_SOCKET,
             controller=CONTROLLER,
-            database=options.database,
+            database=options.database_name,
             logs=LOG_DIR,
             run=RUN,
         ),
@@ -174,42 +174,42 @@ def _write_configuration(options: Options) -> None:
 
 
 def _start_daemons(options: Options) -> None:
-    _tell(f"starting Slurm {options.release} with {options.nodes} nodes")
+    _print_note(f"starting Slurm {options.release} with {options.nodes} nodes")
     daemons.start_munge()
     daemons.start_database()
     daemons.start_slurmdbd(options)
     _register_accounts(options)
     daemons.start_slurmctld(options)
-    for node in options.all_nodes():
-        daemons.start_node(node, options)
+    for node in options.list_nodes():
+        daemons.start_slurmd(node, options)
 
 
 def _register_accounts(options: Options) -> None:
     """Register the accounts; idempotent: sacctmgr exits 1, "nothing new", for known ones."""
     people = [entry.pw_name for entry in pwd.getpwall() if 1000 <= entry.pw_uid < 60000]  # noqa: PLR2004
-    for command in accounting_commands(("root", *people), options):
-        process.run([str(BIN_DIR / "sacctmgr"), "-i", *command], check=False)
-    known = process.run([str(BIN_DIR / "sacctmgr"), "-nP", "show", "assoc", "format=cluster,user"])
+    for command in build_accounting_commands(("root", *people), options):
+        process.run_command([str(BIN_DIR / "sacctmgr"), "-i", *command], check=False)
+    known = process.run_command([str(BIN_DIR / "sacctmgr"), "-nP", "show", "assoc", "format=cluster,user"])
     if f"{CLUSTER}|root" not in known.stdout:
-        raise SandboxError(f"slurmdbd took no account for root: see {LOG_DIR}/slurmdbd.log")
+        raise SandboxError(f"slurmdbd has no account for root: see {LOG_DIR}/slurmdbd.log")
 
 
-def _await_nodes(options: Options) -> None:
-    names = [node.name for node in options.all_nodes()]
-    if not process.wait_until(lambda: daemons.serve(names), 60.0, interval=0.3):
-        states = sorted(daemons.node_states().items())
+def _wait_for_nodes(options: Options) -> None:
+    names = [node.name for node in options.list_nodes()]
+    if not process.poll_until_ready(lambda: daemons.resume_and_check_nodes(names), 60.0, interval=0.3):
+        states = sorted(daemons.ask_node_states().items())
         known = ", ".join(f"{name} {state}" for name, state in states) or "none known"
         raise SandboxError(
             f"not all nodes came up ({known}): see {LOG_DIR}/slurmd.*.log; "
-            "'down', then 'up' starts afresh"
+            "run 'down', then 'up' to start again"
         )
 
 
-def take_down(*, purge: bool = False) -> None:
-    """Leave nothing behind on the machine; the state of each release and the caches stay."""
-    if recorded_options() is not None:
-        _cancel_jobs()
-    for namespace in network.namespaces():
+def take_down_sandbox(*, purge: bool = False) -> None:
+    """Remove everything from the machine except the state of each release and the caches."""
+    if read_recorded_options() is not None:
+        _cancel_all_jobs()
+    for namespace in network.list_network_namespaces():
         process.kill_in_network_namespace(namespace)
     # A daemon stops before those it talks to.
     last = ["slurmctld", "slurmdbd", "mariadbd", "munged"]
@@ -217,34 +217,34 @@ def take_down(*, purge: bool = False) -> None:
     for name in (*(name for name in names if name not in last), *last):
         process.stop_daemon(name, patience=30.0)
     network.remove_network()
-    network.clean_hosts()
-    chroot.close_namespace()
+    network.remove_etc_hosts_block()
+    chroot.close_mount_namespace()
     for device in _DEVICES:
         device.unlink(missing_ok=True)
-    packages.restore_policy()
+    packages.restore_service_policy()
     if RUN.exists():
         shutil.rmtree(RUN)
     for folder in (STATE, CACHE) if purge else ():
         if folder.exists():
-            chroot.remove_chroot(folder)
+            chroot.remove_sandbox_folder(folder)
 
 
-def _cancel_jobs() -> None:
+def _cancel_all_jobs() -> None:
     """Cancel queued jobs: they would start again at the next `up`."""
     if not daemons.controller_answers():
         return
     with contextlib.suppress(SandboxError):
         for state in ("PENDING", "RUNNING", "SUSPENDED"):
-            process.run([str(BIN_DIR / "scancel"), f"--state={state}"], check=False, timeout=20.0)
-        process.wait_until(_queue_is_empty, 10.0, interval=0.3)
+            process.run_command([str(BIN_DIR / "scancel"), f"--state={state}"], check=False, timeout=20.0)
+        process.poll_until_ready(_queue_is_empty, 10.0, interval=0.3)
 
 
 def _queue_is_empty() -> bool:
-    done = process.run([str(BIN_DIR / "squeue"), "--noheader"], check=False, timeout=20.0)
+    done = process.run_command([str(BIN_DIR / "squeue"), "--noheader"], check=False, timeout=20.0)
     return done.returncode != 0 or not done.stdout.strip()
 
 
-def _tell(text: str) -> None:
+def _print_note(text: str) -> None:
     print(f"hpckit: {text}", file=sys.stderr, flush=True)
 
 
@@ -280,7 +280,7 @@ exec /usr/bin/nsenter --mount={namespace} /usr/sbin/chroot {root} /bin/sh -c '
 """
 
 
-def wrapper(command: str, options: Options, *, native: bool) -> str:
+def render_slurm_command_wrapper(command: str, options: Options, *, native: bool) -> str:
     """Return the text of one of Slurm's client commands, whose path is that of all releases.
 
     It sets the sandbox's slurm.conf and runs the real command: directly, or through the release's
@@ -293,15 +293,15 @@ def wrapper(command: str, options: Options, *, native: bool) -> str:
         command=command,
         mark=chroot.MARK,
         namespace=MOUNT_NAMESPACE,
-        root=options.root,
+        root=options.chroot_folder,
     )
 
 
-def write_wrappers(options: Options) -> None:
+def write_slurm_command_wrappers(options: Options) -> None:
     """Write all wrappers."""
     BIN_DIR.mkdir(parents=True, exist_ok=True)
-    native = packages.is_native(options)
+    native = packages.is_slurm_release_native(options)
     for command in COMMANDS:
         path = BIN_DIR / command
-        path.write_text(wrapper(command, options, native=native))
+        path.write_text(render_slurm_command_wrapper(command, options, native=native))
         path.chmod(0o755)

@@ -15,54 +15,49 @@ _ALWAYS = {
     "mariadb-client-core": "my_print_defaults",
     "iproute2": "ip",
 }
-_SLURM = {
-    "slurmctld": "slurmctld",
-    "slurmd": "slurmd",
-    "slurmdbd": "slurmdbd",
-    "slurm-client": "sbatch",
-}
+_SLURM = {"slurmctld": "slurmctld", "slurmd": "slurmd", "slurmdbd": "slurmdbd", "slurm-client": "sbatch"}
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _SAVED_POLICY = Path("/usr/sbin/policy-rc.d.hpckit-saved")
 _REFUSE_STARTS = "#!/bin/sh\n# Put here by hpckit sandbox while it installs packages.\nexit 101\n"
 
 
-def is_native(options: Options) -> bool:
+def is_slurm_release_native(options: Options) -> bool:
     """Whether this machine's own Debian ships the wanted release, so that no chroot is needed."""
-    release = _os_release()
-    return release.get("ID") == "debian" and release.get("VERSION_CODENAME") == options.suite
+    release = _read_os_release()
+    return release.get("ID") == "debian" and release.get("VERSION_CODENAME") == options.debian_suite
 
 
-def missing_packages(options: Options) -> list[str]:
+def list_missing_packages(options: Options) -> list[str]:
     """List the packages that `up` would install."""
     wanted = dict(_ALWAYS)
-    wanted |= _SLURM if is_native(options) else {"debootstrap": "debootstrap"}
+    wanted |= _SLURM if is_slurm_release_native(options) else {"debootstrap": "debootstrap"}
     path = f"{os.environ.get('PATH', '')}:{process.SYSTEM_PATH}"
     return [name for name, program in wanted.items() if shutil.which(program, path=path) is None]
 
 
-def install(names: Sequence[str]) -> None:
+def install_packages(names: Sequence[str]) -> None:
     """Install what is missing with apt-get."""
     if shutil.which("apt-get") is None:
         raise SandboxError(
             f"{', '.join(names)} missing and there is no apt-get here: use a Debian or Ubuntu "
             "machine, virtual machine or privileged container"
         )
-    foreign = "debootstrap" in names and _os_release().get("ID") != "debian"
+    foreign = "debootstrap" in names and _read_os_release().get("ID") != "debian"
     keys = ["debian-archive-keyring"] if foreign else []
     # No package may start a service; the machine's own policy is restored afterwards.
-    restore_policy()
+    restore_service_policy()
     if _POLICY.exists():
         _POLICY.rename(_SAVED_POLICY)
     _POLICY.write_text(_REFUSE_STARTS)
     _POLICY.chmod(0o755)
     try:
-        _apt_get("update")
-        _apt_get("install", "--yes", "--no-install-recommends", *names, *keys)
+        _run_apt_get("update")
+        _run_apt_get("install", "--yes", "--no-install-recommends", *names, *keys)
     finally:
-        restore_policy()
+        restore_service_policy()
 
 
-def restore_policy() -> None:
+def restore_service_policy() -> None:
     """Restore the machine's own service policy, also after an `up` that was killed meanwhile."""
     if _POLICY.exists() and _POLICY.read_text() == _REFUSE_STARTS:
         _POLICY.unlink()
@@ -70,15 +65,15 @@ def restore_policy() -> None:
         _SAVED_POLICY.rename(_POLICY)
 
 
-def _apt_get(*arguments: str) -> None:
-    process.run(
+def _run_apt_get(*arguments: str) -> None:
+    process.run_command(
         ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q",
          "-o", "DPkg::Lock::Timeout=120", *arguments],
         timeout=900.0,
     )  # fmt: skip
 
 
-def _os_release() -> dict[str, str]:
+def _read_os_release() -> dict[str, str]:
     try:
         return platform.freedesktop_os_release()
     except OSError:

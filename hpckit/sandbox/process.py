@@ -13,15 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpckit.record.process import start_mark
-from hpckit.sandbox.settings import (
-    BIN_DIR,
-    LOG_DIR,
-    MYSQL_SOCKET,
-    PID_DIR,
-    SLURM_CONF,
-    SandboxError,
-)
+from hpckit.record.process import read_process_start_id
+from hpckit.sandbox.settings import BIN_DIR, LOG_DIR, MYSQL_SOCKET, PID_DIR, SLURM_CONF, SandboxError
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DAEMON_ENVIRONMENT = {
@@ -33,7 +26,7 @@ DAEMON_ENVIRONMENT = {
 }
 
 
-def run(
+def run_command(
     argv: Sequence[str], *, check: bool = True, timeout: float = 60.0, stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; a failure raises SandboxError with its last lines."""
@@ -52,9 +45,7 @@ def run(
             check=False,
         )
     except FileNotFoundError:
-        raise SandboxError(
-            f"the program {argv[0]!r} is missing: run 'up', it installs it"
-        ) from None
+        raise SandboxError(f"the program {argv[0]!r} is missing: run 'up', it installs it") from None
     except subprocess.TimeoutExpired:
         raise SandboxError(f"{' '.join(argv)!r} did not answer within {timeout:.0f} s") from None
     if check and done.returncode != 0:
@@ -65,7 +56,7 @@ def run(
 
 def start_daemon(name: str, argv: Sequence[str], *, user: str | None = None) -> None:
     """Start a daemon unless its recorded process is alive; its record and log have its name."""
-    if recorded_pid(name) is not None:
+    if find_recorded_pid(name) is not None:
         return
     # Slurm's daemons log next to it, in NAME.log.
     with (LOG_DIR / f"{name}.out").open("wb") as output:
@@ -81,31 +72,31 @@ def start_daemon(name: str, argv: Sequence[str], *, user: str | None = None) -> 
             group=user,
             extra_groups=[] if user else None,
         )
-    record = {"pid": child.pid, "started": start_mark(child.pid), "boot": _boot()}
-    _record_path(name).write_text(json.dumps(record))
+    record = {"pid": child.pid, "started": read_process_start_id(child.pid), "boot": _read_boot_id()}
+    _daemon_record_path(name).write_text(json.dumps(record))
     child.returncode = 0  # never awaited: without this, Popen warns when it is collected
 
 
-def recorded_pid(name: str) -> int | None:
+def find_recorded_pid(name: str) -> int | None:
     """Return the pid recorded under that name, if that very process is still alive."""
     try:
-        record = json.loads(_record_path(name).read_text())
+        record = json.loads(_daemon_record_path(name).read_text())
     except (FileNotFoundError, ValueError):
         return None
-    started = start_mark(record["pid"])
-    alive = started is not None and (started, _boot()) == (record["started"], record["boot"])
+    started = read_process_start_id(record["pid"])
+    alive = started is not None and (started, _read_boot_id()) == (record["started"], record["boot"])
     return record["pid"] if alive else None
 
 
 def stop_daemon(name: str, *, patience: float = 15.0) -> None:
     """End a recorded process: TERM, and KILL after `patience` seconds."""
-    pid = recorded_pid(name)
+    pid = find_recorded_pid(name)
     if pid is not None:
-        _signal(pid, signal.SIGTERM)
-        if not wait_until(lambda: recorded_pid(name) is None, patience):
-            _signal(pid, signal.SIGKILL)
-            wait_until(lambda: recorded_pid(name) is None, 5.0)
-    _record_path(name).unlink(missing_ok=True)
+        _signal_process(pid, signal.SIGTERM)
+        if not poll_until_ready(lambda: find_recorded_pid(name) is None, patience):
+            _signal_process(pid, signal.SIGKILL)
+            poll_until_ready(lambda: find_recorded_pid(name) is None, 5.0)
+    _daemon_record_path(name).unlink(missing_ok=True)
 
 
 def kill_in_network_namespace(namespace: str) -> int:
@@ -117,7 +108,7 @@ def kill_in_network_namespace(namespace: str) -> int:
         if not alive:
             break
         for pid in alive:
-            _signal(pid, signal.SIGKILL)
+            _signal_process(pid, signal.SIGKILL)
         killed.update(alive)
         time.sleep(0.05)
     return len(killed)
@@ -128,7 +119,7 @@ def pids_in_network_namespace(namespace: str) -> list[int]:
     wanted, found = Path(f"/run/netns/{namespace}"), []
     for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
         with suppress(OSError):  # neither of them need be there
-            if wanted.samefile(f"/proc/{pid}/ns/net") and start_mark(pid) is not None:
+            if wanted.samefile(f"/proc/{pid}/ns/net") and read_process_start_id(pid) is not None:
                 found.append(pid)
     return found
 
@@ -139,7 +130,7 @@ def is_mounted(place: Path) -> bool:
     return place.exists() and any(line.split()[4] == str(place) for line in lines)
 
 
-def wait_until(ready: Callable[[], bool], patience: float, *, interval: float = 0.1) -> bool:
+def poll_until_ready(ready: Callable[[], bool], patience: float, *, interval: float = 0.1) -> bool:
     """Poll until ready or for `patience` seconds; return whether it became ready."""
     deadline = time.monotonic() + patience
     while not ready():
@@ -149,15 +140,15 @@ def wait_until(ready: Callable[[], bool], patience: float, *, interval: float = 
     return True
 
 
-def await_daemon(name: str, ready: Callable[[], bool], patience: float) -> None:
+def wait_for_daemon(name: str, ready: Callable[[], bool], patience: float) -> None:
     """Wait until a daemon is ready; raises SandboxError with its last log lines if not in time."""
-    if wait_until(lambda: ready() or recorded_pid(name) is None, patience) and ready():
+    if poll_until_ready(lambda: ready() or find_recorded_pid(name) is None, patience) and ready():
         return
-    state = "does not answer" if recorded_pid(name) else "ended at once"
-    raise SandboxError(f"{name} {state}: {_final_events(name)} (logs: {LOG_DIR})")
+    state = "does not answer" if find_recorded_pid(name) else "ended at once"
+    raise SandboxError(f"{name} {state}: {_read_last_log_lines(name)} (logs: {LOG_DIR})")
 
 
-def _final_events(name: str) -> str:
+def _read_last_log_lines(name: str) -> str:
     for suffix in ("log", "out"):
         path = LOG_DIR / f"{name}.{suffix}"
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
@@ -166,14 +157,14 @@ def _final_events(name: str) -> str:
     return "it printed nothing"
 
 
-def _record_path(name: str) -> Path:
+def _daemon_record_path(name: str) -> Path:
     return PID_DIR / f"{name}.json"
 
 
-def _boot() -> str:
+def _read_boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
+def _signal_process(pid: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, number)

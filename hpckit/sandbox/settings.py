@@ -84,16 +84,16 @@ class Options:
     preempt_mode: str = "requeue"
     preempt_by: str = "partition"
 
-    def all_nodes(self) -> tuple[Node, ...]:
+    def list_nodes(self) -> tuple[Node, ...]:
         """Every node, in order."""
         return tuple(Node(number=number) for number in range(1, self.nodes + 1))
 
-    def node(self, name: str) -> Node:
+    def find_node(self, name: str) -> Node:
         """Return the node of that name; raises SandboxError if there is none."""
-        for node in self.all_nodes():
+        for node in self.list_nodes():
             if node.name == name:
                 return node
-        known = ", ".join(node.name for node in self.all_nodes())
+        known = ", ".join(node.name for node in self.list_nodes())
         raise SandboxError(f"there is no node {name!r} in this sandbox: choose one of {known}")
 
     def as_dict(self) -> dict[str, int | str]:
@@ -101,21 +101,21 @@ class Options:
         return asdict(self)
 
     @property
-    def suite(self) -> str:
+    def debian_suite(self) -> str:
         """The Debian suite that ships this Slurm release."""
         return SUITES[self.release]
 
     @property
-    def release_state(self) -> Path:
+    def state_folder(self) -> Path:
         """The state of one release; another release refuses to read it ("incompatible version")."""
         return STATE / "releases" / self.release
 
     @property
-    def database(self) -> str:
+    def database_name(self) -> str:
         """The accounting database of this release."""
         return f"slurm_{self.release.replace('.', '_')}"
 
     @property
-    def root(self) -> Path:
+    def chroot_folder(self) -> Path:
         """The root of this release's own Debian, if it is not the machine's."""
-        return CACHE / self.suite
+        return CACHE / self.debian_suite

@@ -22,7 +22,7 @@ from typing import Any
 
 from hpckit.errors import SchedulerAwayError, SchedulerError
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.record.store import make_folder, read_json, write_text
+from hpckit.record.store import make_private_folder, read_json, write_text_atomically
 from hpckit.values import dataclass, field, replace
 
 LONGEST = timedelta(minutes=5)
@@ -61,34 +61,30 @@ class Answers:
     message: str = ""
     hint: str = ""
 
-    def age_allowed(self, least: timedelta) -> timedelta:
+    def max_answer_age(self, least: timedelta) -> timedelta:
         """Return how old an answer may be: more if the program was slow."""
         return max(least, min(self.took * _SLOW, LONGEST))
 
-    def check_rested(self, least: timedelta, now: datetime) -> None:
+    def refuse_early_retry(self, least: timedelta, now: datetime) -> None:
         """Raise SchedulerAwayError if the program failed too recently to be called again.
 
         The pause is twice `least`, then four times, …, at most five minutes.
         """
         if not self.failures or self.tried_at is None:
             return
-        pause = min(self.age_allowed(least) * 2 ** min(self.failures, 16), LONGEST)
+        pause = min(self.max_answer_age(least) * 2 ** min(self.failures, 16), LONGEST)
         if self.tried_at <= now < self.tried_at + pause:
             left = (self.tried_at + pause - now).total_seconds()
             since = (now - self.tried_at).total_seconds()
             raise SchedulerAwayError(
-                f"{self.message} (asked {since:.0f} s ago, not again for {left:.0f} s)",
-                hint=self.hint,
+                f"{self.message} (asked {since:.0f} s ago, next try in {left:.0f} s)", hint=self.hint
             )
 
-    def heard(
+    def with_new_answers(
         self, found: Mapping[str, str], at: datetime, took: timedelta, *, final: Container[str] = ()
     ) -> Answers:
         """Return the answers with the new ones; the oldest are dropped if they become too large."""
-        new = {
-            key: CachedAnswer(asked_at=at, text=text, final=key in final)
-            for key, text in found.items()
-        }
+        new = {key: CachedAnswer(asked_at=at, text=text, final=key in final) for key, text in found.items()}
         old = [(key, one) for key, one in self.answers.items() if key not in new]
         room = _KEPT_BYTES - sum(len(answer.text) for answer in new.values())
         for key, one in sorted(old, key=lambda pair: pair[1].asked_at, reverse=True):
@@ -97,15 +93,10 @@ class Answers:
                 new[key] = one
         return Answers(answers=new, tried_at=at, took=took)
 
-    def failed(self, error: SchedulerError, at: datetime, took: timedelta) -> Answers:
+    def with_failed_call(self, error: SchedulerError, at: datetime, took: timedelta) -> Answers:
         """Return the answers after a failed call."""
         return replace(
-            self,
-            tried_at=at,
-            took=took,
-            failures=self.failures + 1,
-            message=error.message,
-            hint=error.hint,
+            self, tried_at=at, took=took, failures=self.failures + 1, message=error.message, hint=error.hint
         )
 
 
@@ -118,9 +109,9 @@ class AnswerFolder:
     def load(self, program: str) -> Answers:
         """Return the cached answers of a program; empty if they cannot be read."""
         try:
-            record = read_json(self._file(program))
+            record = read_json(self._answer_file(program))
             if record["v"] == _VERSION:
-                return _decode(record)
+                return _answers_from_json(record)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             pass
         return Answers()
@@ -129,24 +120,24 @@ class AnswerFolder:
         """Save answers; errors such as a full disk are ignored."""
         record = {"v": _VERSION, **to_plain(answers)}
         with contextlib.suppress(OSError):
-            write_text(self._file(program), json.dumps(record), lasting=False)
+            write_text_atomically(self._answer_file(program), json.dumps(record), lasting=False)
 
     @property
-    def changed_at(self) -> datetime | None:
+    def jobs_changed_at(self) -> datetime | None:
         """When this user last submitted or cancelled: earlier answers are out of date."""
         try:
-            return datetime.fromtimestamp(self._changed.stat().st_mtime, UTC)
+            return datetime.fromtimestamp(self._job_change_marker_file.stat().st_mtime, UTC)
         except OSError:
             return None
 
-    def change(self, at: datetime) -> None:
+    def record_job_change(self, at: datetime) -> None:
         """Record that the user's jobs have changed."""
         with contextlib.suppress(OSError):
-            self._changed.touch(mode=0o600)
-            os.utime(self._changed, (at.timestamp(), at.timestamp()))
+            self._job_change_marker_file.touch(mode=0o600)
+            os.utime(self._job_change_marker_file, (at.timestamp(), at.timestamp()))
 
     @contextlib.contextmanager
-    def one_at_a_time(self, patience: timedelta) -> Iterator[None]:
+    def lock_queries(self, patience: timedelta) -> Iterator[None]:
         """Wait while another process asks; continue anyway if locking fails or takes too long."""
         try:
             handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -154,37 +145,35 @@ class AnswerFolder:
             yield
             return
         try:
-            _lock(handle, patience)
+            _wait_for_file_lock(handle, patience)
             yield
         finally:
             os.close(handle)
 
     @property
-    def _changed(self) -> Path:
+    def _job_change_marker_file(self) -> Path:
         return self.folder / "changed"
 
-    def _file(self, program: str) -> Path:
+    def _answer_file(self, program: str) -> Path:
         return self.folder / f"{program}.json"
 
 
-def find_answer_folder(
-    environ: Mapping[str, str], bin_dir: str | None, *, make: bool
-) -> AnswerFolder | None:
+def find_answer_folder(environ: Mapping[str, str], bin_dir: str | None, *, make: bool) -> AnswerFolder | None:
     """Return the answer folder for this host's Slurm; None if there is no safe place for one.
 
     Every host has its own, because two clusters may share a home and the paths of their programs.
     """
-    base = _base(environ)
+    base = _find_cache_folder(environ)
     if base is None:
         return None
     squeue = shutil.which("squeue", path=bin_dir or environ.get("PATH", os.defpath))
     conf = environ.get("SLURM_CONF")
-    where = (socket.gethostname(), squeue, conf, *_stamp(conf))
+    where = (socket.gethostname(), squeue, conf, *_config_file_stamp(conf))
     name = hashlib.sha256(repr(where).encode()).hexdigest()[:16]
     folder = base / "hpckit" / f"queue-{name}"
     try:
         if make:
-            make_folder(folder)
+            make_private_folder(folder)
         about = folder.lstat()
     except OSError:
         return None
@@ -192,8 +181,8 @@ def find_answer_folder(
     return AnswerFolder(folder=folder) if own and not about.st_mode & _NOBODY_ELSE else None
 
 
-def _stamp(conf: str | None) -> tuple[int, ...]:
-    """Return what tells a configuration from a later one in its place: a sandbox begins anew."""
+def _config_file_stamp(conf: str | None) -> tuple[int, ...]:
+    """Return what distinguishes a configuration from a later one there, as of a new sandbox."""
     try:
         seen = Path(conf or "").stat()
     except (OSError, ValueError):
@@ -201,7 +190,7 @@ def _stamp(conf: str | None) -> tuple[int, ...]:
     return () if conf is None else (seen.st_ino, seen.st_mtime_ns)
 
 
-def _base(environ: Mapping[str, str]) -> Path | None:
+def _find_cache_folder(environ: Mapping[str, str]) -> Path | None:
     """Return the user's cache folder, according to the XDG base directory rules."""
     chosen = Path(environ.get("XDG_CACHE_HOME", ""))
     if chosen.is_absolute():
@@ -210,7 +199,7 @@ def _base(environ: Mapping[str, str]) -> Path | None:
     return home / ".cache" if home.is_absolute() else None
 
 
-def _lock(handle: int, patience: timedelta) -> None:
+def _wait_for_file_lock(handle: int, patience: timedelta) -> None:
     until = time.monotonic() + patience.total_seconds()
     while time.monotonic() < until:
         try:
@@ -223,7 +212,7 @@ def _lock(handle: int, patience: timedelta) -> None:
             return
 
 
-def _decode(record: dict[str, Any]) -> Answers:
+def _answers_from_json(record: dict[str, Any]) -> Answers:
     answers = {key: from_plain(CachedAnswer, one) for key, one in record["answers"].items()}
     if any(answer.asked_at.tzinfo is None for answer in answers.values()):
         raise ValueError("a moment without a time zone")

@@ -12,11 +12,11 @@ from datetime import UTC, datetime, timedelta
 
 from hpckit.errors import SchedulerAbsentError, SchedulerError
 from hpckit.model.run import Observation
-from hpckit.model.states import parse_state
+from hpckit.model.states import parse_slurm_state
 from hpckit.slurm.answer_cache import AnswerFolder, Answers, CachedAnswer, find_answer_folder
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.parse import read_sacct, read_settings, read_squeue
-from hpckit.slurm.query import ask_accounting, ask_queue, mains, observe_through
+from hpckit.slurm.parse import parse_sacct, parse_scontrol_settings, parse_squeue
+from hpckit.slurm.query import ask_accounting, ask_queue, combine_queue_and_accounting, list_main_job_ids
 from hpckit.values import dataclass, field
 
 CONFIG_AGE = timedelta(hours=1)
@@ -34,8 +34,7 @@ _PATIENCE = timedelta(seconds=5)
 class AllowedAge:
     """The maximum age of an answer: `least`, or more if Slurm is slow; never before `not_before`.
 
-    With `now`, only an answer from after this moment counts, and a recent failure does not stop
-    asking.
+    With `now`, only an answer from after this moment counts, and a recent failure does not stop asking.
     """
 
     least: timedelta
@@ -47,7 +46,7 @@ JobReport = tuple[Mapping[str, Observation], datetime]
 """Observations of jobs, and when squeue was asked (the earliest moment that counts)."""
 
 
-def observe_shared(
+def observe_jobs_with_cache(
     jobs: Sequence[str], commands: SlurmCommands, clock: Callable[[], datetime], wish: AllowedAge
 ) -> JobReport | None:
     """Return Slurm's view of these jobs, possibly cached; None if there is no answer folder.
@@ -58,24 +57,22 @@ def observe_shared(
     if answer_folder is None:
         return None
     source = _CachedSource(
-        answer_folder=answer_folder,
-        commands=commands,
-        clock=clock,
-        wish=wish,
-        began=clock(),
+        answer_folder=answer_folder, commands=commands, clock=clock, wish=wish, began=clock()
     )
-    observations = observe_through(source.queue, source.accounts, jobs, source.began)
+    observations = combine_queue_and_accounting(
+        source.observe_queue, source.observe_accounting, jobs, source.began
+    )
     return observations, source.asked_at
 
 
-def forget(commands: SlurmCommands) -> None:
+def invalidate_cached_answers(commands: SlurmCommands) -> None:
     """Invalidate all answers from before this moment: the user's jobs have changed."""
     answer_folder = find_answer_folder(commands.environ, commands.bin_dir, make=False)
     if answer_folder is not None:
-        answer_folder.change(datetime.now(UTC))
+        answer_folder.record_job_change(datetime.now(UTC))
 
 
-def cluster_config(
+def ask_cluster_config(
     commands: SlurmCommands, now: datetime, oldest: timedelta = CONFIG_AGE
 ) -> dict[str, str]:
     """Return `scontrol show config` by name, not older than that.
@@ -92,8 +89,8 @@ def cluster_config(
             return {}
         found = CachedAnswer(asked_at=now, text=text)
         if folder is not None:
-            folder.save("scontrol", known.heard({_ALL: text}, now, timedelta()))
-    return read_settings(found.text)
+            folder.save("scontrol", known.with_new_answers({_ALL: text}, now, timedelta()))
+    return parse_scontrol_settings(found.text)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,44 +107,42 @@ class _CachedSource:
     def __post_init__(self) -> None:
         self.asked_at = self.began
 
-    def queue(self, jobs: Sequence[str]) -> Iterable[Observation]:
+    def observe_queue(self, jobs: Sequence[str]) -> Iterable[Observation]:
         """Return what slurmctld reports for these jobs' arrays."""
-        said = self._ask("squeue", (_ALL,), lambda _: {_ALL: ask_queue(self.commands)})[_ALL]
+        said = self._get_or_ask_answers("squeue", (_ALL,), lambda _: {_ALL: ask_queue(self.commands)})[_ALL]
         self.asked_at = said.asked_at
         # Of these jobs alone, so that the rest need not be parsed.
-        wanted = set(mains(jobs))
-        lines = (line for line in said.text.splitlines() if _main(line) in wanted)
-        return read_squeue("\n".join(lines), said.asked_at)
+        wanted = set(list_main_job_ids(jobs))
+        lines = (line for line in said.text.splitlines() if _parse_main_job_id(line) in wanted)
+        return parse_squeue("\n".join(lines), said.asked_at)
 
-    def accounts(self, jobs: Sequence[str]) -> Iterator[Observation]:
+    def observe_accounting(self, jobs: Sequence[str]) -> Iterator[Observation]:
         """Yield what the accounting reports for these jobs' arrays."""
-        for said in self._ask("sacct", mains(jobs), self._accounting).values():
-            yield from read_sacct(said.text, said.asked_at)
+        for said in self._get_or_ask_answers(
+            "sacct", list_main_job_ids(jobs), self._ask_accounting_by_job
+        ).values():
+            yield from parse_sacct(said.text, said.asked_at)
 
-    def _accounting(self, ids: Sequence[str]) -> Mapping[str, str]:
+    def _ask_accounting_by_job(self, ids: Sequence[str]) -> Mapping[str, str]:
         found: dict[str, list[str]] = {job_id: [] for job_id in ids}
         for line in ask_accounting(ids, self.commands).splitlines():
-            found.get(_main(line), []).append(line)
+            found.get(_parse_main_job_id(line), []).append(line)
         return {one: "\n".join(lines) for one, lines in found.items()}
 
-    def _ask(
-        self,
-        program: str,
-        keys: Sequence[str],
-        question: Callable[[Sequence[str]], Mapping[str, str]],
+    def _get_or_ask_answers(
+        self, program: str, keys: Sequence[str], question: Callable[[Sequence[str]], Mapping[str, str]]
     ) -> Mapping[str, CachedAnswer]:
-        """Return the answers to `keys`; `question` is asked for those that are too old."""
         known = self.answer_folder.load(program)
-        if self._missing(known, keys):
-            with self.answer_folder.one_at_a_time(self.commands.timeout + _PATIENCE):
+        if self._list_outdated_keys(known, keys):
+            with self.answer_folder.lock_queries(self.commands.timeout + _PATIENCE):
                 known = self.answer_folder.load(program)
-                missing = self._missing(known, keys)
+                missing = self._list_outdated_keys(known, keys)
                 if missing:
-                    self._check_rested(known)
-                    known = self._put(program, known, lambda: question(missing))
+                    self._refuse_early_retry(known)
+                    known = self._ask_and_save(program, known, lambda: question(missing))
         return {key: known.answers[key] for key in keys}
 
-    def _put(
+    def _ask_and_save(
         self, program: str, known: Answers, question: Callable[[], Mapping[str, str]]
     ) -> Answers:
         at, began = self.clock(), time.monotonic()
@@ -156,30 +151,32 @@ class _CachedSource:
         except SchedulerAbsentError:
             raise
         except SchedulerError as error:
-            self.answer_folder.save(program, known.failed(error, self.clock(), _since(began)))
+            self.answer_folder.save(
+                program, known.with_failed_call(error, self.clock(), _elapsed_since(began))
+            )
             raise
         # If slurmctld has forgotten a job and the accounting says it ended, that is final.
-        final = {key for key, text in found.items() if key != _ALL and _all_ended(text)}
-        known = known.heard(found, at, _since(began), final=final)
+        final = {key for key, text in found.items() if key != _ALL and _have_all_jobs_ended(text)}
+        known = known.with_new_answers(found, at, _elapsed_since(began), final=final)
         self.answer_folder.save(program, known)
         return known
 
-    def _check_rested(self, known: Answers) -> None:
+    def _refuse_early_retry(self, known: Answers) -> None:
         # With `--fresh`, earlier failures are tried again, failures since then are not.
         if not self.wish.now or (known.tried_at is not None and known.tried_at >= self.began):
-            known.check_rested(self.wish.least, self.clock())
+            known.refuse_early_retry(self.wish.least, self.clock())
 
-    def _missing(self, known: Answers, keys: Iterable[str]) -> list[str]:
-        allowed, now = known.age_allowed(self.wish.least), self.clock()
+    def _list_outdated_keys(self, known: Answers, keys: Iterable[str]) -> list[str]:
+        allowed, now = known.max_answer_age(self.wish.least), self.clock()
         return [
             key
             for key in keys
-            if key not in known.answers or not self._holds(known.answers[key], allowed, now)
+            if key not in known.answers or not self._is_answer_valid(known.answers[key], allowed, now)
         ]
 
-    def _holds(self, one: CachedAnswer, allowed: timedelta, now: datetime) -> bool:
+    def _is_answer_valid(self, one: CachedAnswer, allowed: timedelta, now: datetime) -> bool:
         floors = (
-            self.answer_folder.changed_at,
+            self.answer_folder.jobs_changed_at,
             self.wish.not_before,
             self.began if self.wish.now else None,
         )
@@ -190,14 +187,14 @@ class _CachedSource:
         return -_AHEAD <= age <= longest
 
 
-def _all_ended(text: str) -> bool:
+def _have_all_jobs_ended(text: str) -> bool:
     states = [line.split("|")[1] for line in text.splitlines() if line.count("|") > 1]
-    return bool(states) and all(parse_state(state).ended for state in states)
+    return bool(states) and all(parse_slurm_state(state).ended for state in states)
 
 
-def _main(line: str) -> str:
+def _parse_main_job_id(line: str) -> str:
     return line.partition("|")[0].partition("_")[0].strip()
 
 
-def _since(began: float) -> timedelta:
+def _elapsed_since(began: float) -> timedelta:
     return timedelta(seconds=time.monotonic() - began)

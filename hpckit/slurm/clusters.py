@@ -26,18 +26,17 @@ CANCEL_THERE = "cancel on a login node of the cluster that has the jobs"
 _ANSWER = lazy_pattern(r"Submitted batch job (\d+)(?: on cluster (\S+))?")
 
 
-def refuse_other_clusters(environ: Mapping[str, str]) -> None:
+def refuse_slurm_cluster_variables(environ: Mapping[str, str]) -> None:
     """Raise UsageError if the environment would send jobs to named clusters."""
     for name in VARIABLES:
         if environ.get(name):
             raise UsageError(
-                f"${name} is {environ[name]!r}: it would send jobs to clusters that hpckit does "
-                "not ask about them",
+                f"${name} is {environ[name]!r}: it would send jobs to clusters that hpckit does not query",
                 hint=f"{HINT}; if it is this machine's own cluster, unset {name}",
             )
 
 
-def read_answer(answer: str) -> tuple[str, str | None] | None:
+def parse_sbatch_answer(answer: str) -> tuple[str, str | None] | None:
     """Return the job that sbatch reports, and the cluster if it names one.
 
     None if the answer has other words, too: a site's wrapper may quote other jobs in them.
@@ -46,7 +45,7 @@ def read_answer(answer: str) -> tuple[str, str | None] | None:
     return None if match is None else (match[1], match[2])
 
 
-def other_slurm(cluster: str, jobs: Collection[str], config: Mapping[str, str]) -> str:
+def explain_why_cluster_lacks_jobs(cluster: str, jobs: Collection[str], config: Mapping[str, str]) -> str:
     """Return why the Slurm of this configuration cannot have these jobs; empty if it may.
 
     `cluster` is the cluster that accepted them, empty if unknown. Slurm counts up to MaxJobId, and
@@ -67,7 +66,7 @@ def other_slurm(cluster: str, jobs: Collection[str], config: Mapping[str, str]) 
     return ""
 
 
-def require_own_jobs(others: Mapping[str, str], folder: Path, commands: SlurmCommands) -> None:
+def check_jobs_are_own(others: Mapping[str, str], folder: Path, commands: SlurmCommands) -> None:
     """Raise SchedulerAwayError if one of these living jobs, with their names, is another's.
 
     No job was given these names: one that was renamed since is known by its script in `folder`.
@@ -76,6 +75,6 @@ def require_own_jobs(others: Mapping[str, str], folder: Path, commands: SlurmCom
         if f"Command={folder}/" not in commands.run("scontrol", "show", "job", job):
             raise SchedulerAwayError(
                 f"job {job} of this machine's Slurm is {name!r}, and not the one that was "
-                "submitted: it is another cluster, or its numbers began again",
+                "submitted: it is another cluster, or its job numbers were reset",
                 hint=CANCEL_THERE,
             )

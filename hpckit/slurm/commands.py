@@ -16,12 +16,7 @@ from datetime import timedelta
 from typing import NoReturn
 
 from hpckit.context import NO_LOCAL
-from hpckit.errors import (
-    SchedulerAbsentError,
-    SchedulerAwayError,
-    SchedulerError,
-    SchedulerRefusedError,
-)
+from hpckit.errors import SchedulerAbsentError, SchedulerAwayError, SchedulerError, SchedulerRefusedError
 from hpckit.model.failure import signal_name
 from hpckit.model.rank import THREADS
 from hpckit.patterns import lazy_pattern
@@ -29,10 +24,7 @@ from hpckit.patterns import lazy_pattern
 PATIENCE = timedelta(seconds=60)
 """How long a program may take: sbatch itself retries for up to half a minute."""
 
-_DROPPED = (
-    *("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_"),
-    THREADS,
-)
+_DROPPED = (*("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_"), THREADS)
 _KEPT = frozenset({"SLURM_CONF", "SLURM_JWT"})
 _SITE_DEFAULTS = frozenset({"SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS"})
 
@@ -60,17 +52,13 @@ _AWAY = (
     "slurmdbd",
 )
 
-_ABSENT = (
-    "could not establish a configuration source",
-    "unable to process configuration file",
-)
+_ABSENT = ("could not establish a configuration source", "unable to process configuration file")
 
 
-def _absent_hint(environ: Mapping[str, str]) -> str:
+def _hint_for_absent_slurm(environ: Mapping[str, str]) -> str:
     here = "" if environ.get(NO_LOCAL) else "cluster=local runs it on this machine; "
     return (
-        f"{here}for Slurm start from a login node, or set cluster.bin_dir to the folder of Slurm's "
-        "programs"
+        f"{here}for Slurm start from a login node, or set cluster.bin_dir to the folder of Slurm's programs"
     )
 
 
@@ -87,10 +75,9 @@ _HINTS: Mapping[str, str] = {
     "time limit": "lower resources.timeout_min below the limit that "
     "`sinfo -o '%P %l'` shows for the partition",
     "node configuration is not available": "no node offers this: compare nodes, CPUs, memory and "
-    "GPUs per node of resources.* with `sinfo -N -l`",
+    "GPUs per node of resources.* with `sinfo -N -o '%N %c %m %G'`",
     "node count": "lower resources.nodes; `sinfo -s` shows how many there are",
-    "invalid generic resource": "compare resources.gres and resources.gpus_per_node with "
-    "`sinfo -o '%N %G'`",
+    "invalid generic resource": "compare resources.gres and resources.gpus_per_node with `sinfo -o '%N %G'`",
     "invalid feature": "compare resources.constraint with `sinfo -o '%N %f'`",
     "invalid node name": "compare resources.nodelist and resources.exclude with `sinfo -N`",
     "qos policy": "a limit on your jobs is reached: wait for some of them, or sweep fewer points",
@@ -102,7 +89,7 @@ _HINTS: Mapping[str, str] = {
 }
 
 
-def clean(environ: Mapping[str, str]) -> dict[str, str]:
+def remove_slurm_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without settings of an enclosing job, of this shell or for display.
 
     Inside a job, SLURM_* describes that job, and SBATCH_* takes precedence over #SBATCH lines. The
@@ -130,22 +117,21 @@ class SlurmCommands:
     ) -> None:
         self.timeout = timeout
         self.bin_dir = bin_dir
-        self.environ = clean(environ)
+        self.environ = remove_slurm_variables(environ)
         self._found: dict[str, str | None] = {}
 
-    def available(self, program: str) -> bool:
+    def has_program(self, program: str) -> bool:
         """Return whether the program is installed here."""
-        return self._path(program) is not None
+        return self._find_program_path(program) is not None
 
-    def argv(self, program: str, *args: str) -> list[str]:
+    def build_command_line(self, program: str, *args: str) -> list[str]:
         """Return the command line of a program; raises SchedulerAbsentError if not installed."""
-        path = self._path(program)
+        path = self._find_program_path(program)
         if path is None:
             sandbox = " (is the sandbox up?)" if self.bin_dir else ""
             raise SchedulerAbsentError(
-                f"{program} was not found in {self.bin_dir or 'PATH'}{sandbox}; this host has no "
-                "such Slurm",
-                hint=_absent_hint(self.environ),
+                f"{program} was not found in {self.bin_dir or 'PATH'}{sandbox}; this host has no such Slurm",
+                hint=_hint_for_absent_slurm(self.environ),
             )
         return [path, *args]
 
@@ -155,23 +141,23 @@ class SlurmCommands:
         Raises SchedulerRefusedError with the program's own words, or SchedulerAwayError if it is
         not installed, does not answer in time, or cannot reach its daemon.
         """
-        return self._run(program, args, self.environ).stdout
+        return self._run_program(program, args, self.environ).stdout
 
-    def run_aloud(self, program: str, *args: str, without: Collection[str] = ()) -> str:
+    def run_with_all_output(self, program: str, *args: str, without: Collection[str] = ()) -> str:
         """Run a program as `run` does, and return its standard output and error.
 
         `without` are variables that it must not see.
         """
         environ = {name: text for name, text in self.environ.items() if name not in without}
-        done = self._run(program, args, environ)
+        done = self._run_program(program, args, environ)
         return done.stdout + done.stderr
 
-    def _run(
+    def _run_program(
         self, program: str, args: Sequence[str], environ: Mapping[str, str]
     ) -> subprocess.CompletedProcess[str]:
         try:
             done = subprocess.run(
-                self.argv(program, *args),
+                self.build_command_line(program, *args),
                 env={**environ, **(_FOR_SACCT if program == "sacct" else _FOR_PROGRAMS)},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -181,32 +167,32 @@ class SlurmCommands:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise self.no_answer(program) from error
+            raise self.build_timeout_error(program) from error
         except OSError as error:
             raise SchedulerAwayError(f"{program} cannot be run: {error}") from error
         if done.returncode < 0:
             # The end of a job ends the processes it started, including this program.
             raise SchedulerAwayError(
                 f"{program} was ended by {signal_name(-done.returncode)} before it answered",
-                hint="ask Slurm for its outcome before asking again",
+                hint="check in Slurm whether it took effect before trying again",
             )
         if done.returncode != 0:
             said = done.stderr or done.stdout
-            raise command_error(program, done.returncode, said, self.environ)
+            raise build_command_error(program, done.returncode, said, self.environ)
         return done
 
-    def become(self, program: str, *args: str) -> NoReturn:
+    def exec_program(self, program: str, *args: str) -> NoReturn:
         """Replace this process with a program, which takes over its streams, signals and exit code.
 
         Raises SchedulerAwayError if that is impossible.
         """
-        argv = self.argv(program, *args)
+        argv = self.build_command_line(program, *args)
         try:
             os.execve(argv[0], argv, dict(self.environ))  # noqa: S606  # no shell is the point
         except OSError as error:
             raise SchedulerAwayError(f"{program} cannot be run: {error}") from error
 
-    def no_answer(self, program: str) -> SchedulerAwayError:
+    def build_timeout_error(self, program: str) -> SchedulerAwayError:
         """Return the error for a program that was stopped after the timeout."""
         return SchedulerAwayError(
             f"{program} did not answer within {self.timeout.total_seconds():g} s",
@@ -215,23 +201,21 @@ class SlurmCommands:
         )
 
     @contextlib.contextmanager
-    def own_environment(self, *, without: Collection[str] = ()) -> Iterator[None]:
+    def use_slurm_environment(self, *, without: Collection[str] = ()) -> Iterator[None]:
         """Give this process, during the `with` block, the environment for Slurm's programs.
 
         For a library that starts a program itself; not safe with other threads running.
         """
         before = dict(os.environ)
         os.environ.clear()
-        os.environ.update(
-            {name: value for name, value in self.environ.items() if name not in without}
-        )
+        os.environ.update({name: value for name, value in self.environ.items() if name not in without})
         try:
             yield
         finally:
             os.environ.clear()
             os.environ.update(before)
 
-    def _path(self, program: str) -> str | None:
+    def _find_program_path(self, program: str) -> str | None:
         if program not in self._found:
             # Never search PATH when bin_dir is set: a sandbox rehearsal must not reach the
             # production queue.
@@ -240,28 +224,26 @@ class SlurmCommands:
         return self._found[program]
 
 
-def command_error(
-    program: str, code: int, words: str, environ: Mapping[str, str]
-) -> SchedulerError:
+def build_command_error(program: str, code: int, words: str, environ: Mapping[str, str]) -> SchedulerError:
     """Return the error for a program that ended with this exit code and output."""
-    said = _words(program, words) or f"exit code {code} without a word"
+    said = _join_error_lines(program, words) or f"exit code {code} and no output"
     lowered = said.lower()
     if any(mark in lowered for mark in _ABSENT):
         last = said.rpartition("; ")[2].removeprefix("fatal: ")  # what it ended for
         return SchedulerAbsentError(
             f"{program} is installed here, but no Slurm is configured: {last}",
-            hint=_absent_hint(environ),
+            hint=_hint_for_absent_slurm(environ),
         )
     if any(mark in lowered for mark in _AWAY):
         return SchedulerAwayError(
             f"Slurm is away: {program}: {said}",
-            hint="try again later; `scontrol ping` tells whether the controller answers",
+            hint="try again later; `scontrol ping` shows whether the controller answers",
         )
     hints = (hint for mark, hint in _HINTS.items() if mark in lowered)
     return SchedulerRefusedError(f"Slurm refused: {program}: {said}", hint=next(hints, ""))
 
 
-def _words(program: str, text: str) -> str:
+def _join_error_lines(program: str, text: str) -> str:
     lines = (line.strip().removeprefix(f"{program}: ") for line in text.splitlines())
     return "; ".join(line.removeprefix("error: ") for line in lines if line)
 
@@ -270,11 +252,11 @@ _TOO_MANY = lazy_pattern(r"Max(Array)?SubmitJob|GrpSubmitJobs?|job submit limit"
 """The wording in 22.05 to 26.05: QOSMaxSubmitJobPerUserLimit, AssocMaxSubmitJobLimit and others."""
 
 
-def over_limit(error: SchedulerError) -> bool:
+def is_submit_limit_error(error: SchedulerError) -> bool:
     """Return whether Slurm refused only because the user has too many jobs queued now."""
     return _TOO_MANY.search(error.message) is not None
 
 
-def stated_variables(text: str) -> tuple[str, ...]:
+def list_variables_to_hide_from_sbatch(text: str) -> tuple[str, ...]:
     """Return the variables to hide from sbatch, as they would override the script's own options."""
     return tuple(f"SBATCH_{name.upper()}" for name in _PLACED.findall(text))

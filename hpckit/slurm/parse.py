@@ -9,16 +9,13 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from hpckit.model.cluster.nodes import expand_nodes
+from hpckit.model.cluster.nodes import expand_hostlist
 from hpckit.model.run import Observation
-from hpckit.model.states import BaseState, SlurmState, parse_state
+from hpckit.model.states import BaseState, SlurmState, parse_slurm_state
 from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass
 
-SQUEUE_FIELDS = (
-    *("JobArrayID", "State", "NodeList", "RestartCnt", "exit_code", "Reason"),
-    "StartTime",
-)
+SQUEUE_FIELDS = (*("JobArrayID", "State", "NodeList", "RestartCnt", "exit_code", "Reason"), "StartTime")
 SQUEUE_FORMAT = ",".join(f"{name}:0|" for name in SQUEUE_FIELDS)
 """For --Format: width 0 means unlimited, and `|` ends each field. --format has no restart count."""
 
@@ -26,10 +23,7 @@ SACCT_FIELDS = ("JobID", "State", "NodeList", "ExitCode")
 SACCT_FORMAT = ",".join(SACCT_FIELDS)
 """For --format. `Restarts` came after 22.05, and `Reason` is why a job had to wait."""
 
-TERMS_FIELDS = (
-    *("ReqNodes", "Partition", "EndTime", "PreemptTime", "Reservation"),
-    *("Requeue", "QOS"),
-)
+TERMS_FIELDS = (*("ReqNodes", "Partition", "EndTime", "PreemptTime", "Reservation"), *("Requeue", "QOS"))
 TERMS_FORMAT = ",".join(f"{name}:0|" for name in TERMS_FIELDS)
 """For --Format: what is known beforehand about the end of one job."""
 
@@ -42,8 +36,7 @@ NOT_STARTED = 53
 """
 
 _NOT_STARTED_REASON = (
-    "JobLaunchFailure: the node could not open the log in the launch folder; "
-    "does it see that file system?"
+    "JobLaunchFailure: the node could not open the log in the launch folder; does it see that file system?"
 )
 _LEAVING = frozenset({"DRAIN", "DRAINING", "DRAINED", "FAIL", "FAILING"})
 """Words in a node's state: jobs continue, but no new one starts there. FAIL: expected to fail."""
@@ -60,29 +53,29 @@ _SINGLE = lazy_pattern(r"\d+(?:_\d+)?\Z")
 _JOB = lazy_pattern(r"\d+(?:[_+.]|\Z)")
 
 
-def readable(text: str, fields: Sequence[str]) -> bool:
+def has_job_rows(text: str, fields: Sequence[str]) -> bool:
     """Return whether any line has these fields, of which the first two are a job and its state."""
     return any(
-        _JOB.match(job) is not None and parse_state(state).base is not BaseState.unknown
+        _JOB.match(job) is not None and parse_slurm_state(state).base is not BaseState.unknown
         for job, state, *_ in split_rows(text, len(fields))
     )
 
 
-def read_squeue(text: str, now: datetime) -> Iterator[Observation]:
+def parse_squeue(text: str, now: datetime) -> Iterator[Observation]:
     """Yield squeue's report, one observation for each job or array element."""
     for job, state, nodes, restarts, code, reason, start in split_rows(text, len(SQUEUE_FIELDS)):
-        parsed = parse_state(state)
+        parsed = parse_slurm_state(state)
         waits = parsed.base is BaseState.pending
         for job_id in parse_job_ids(job):
             yield Observation(
                 job=job_id,
                 state=parsed,
                 seen_at=now,
-                nodes=_some(nodes),
-                reason=_reason(reason, code),
-                exit_code=_ended_code(parsed, code),
+                nodes=_empty_if_placeholder(nodes),
+                reason=_format_reason(reason, code),
+                exit_code=_exit_code_if_ended(parsed, code),
                 restarts=int(restarts) if restarts.isdecimal() else 0,
-                expected_start=parse_time(start) if waits else None,
+                expected_start=parse_slurm_time(start) if waits else None,
             )
 
 
@@ -103,31 +96,31 @@ class JobTerms:
     qos: str = ""
 
 
-def read_terms(text: str) -> JobTerms | None:
+def parse_job_terms(text: str) -> JobTerms | None:
     """Return squeue's report of one job in TERMS_FORMAT; None if it is empty."""
     for row in split_rows(text, len(TERMS_FIELDS)):
         required, partition, end, preempted, reservation, requeue, qos = row
         return JobTerms(
-            required=node_names(required),
+            required=parse_node_names(required),
             partition=partition,
-            end_at=parse_time(end),
-            preempted_at=parse_time(preempted),
-            reservation=_some(reservation),
+            end_at=parse_slurm_time(end),
+            preempted_at=parse_slurm_time(preempted),
+            reservation=_empty_if_placeholder(reservation),
             requeueable=requeue != "0",
-            qos=_some(qos),
+            qos=_empty_if_placeholder(qos),
         )
     return None
 
 
-def node_names(text: str) -> tuple[str, ...]:
+def parse_node_names(text: str) -> tuple[str, ...]:
     """Return the nodes named in a squeue column or a setting; empty for `(null)`, `ALL`."""
     try:
-        return expand_nodes(_some(text.strip()))
+        return expand_hostlist(_empty_if_placeholder(text.strip()))
     except ValueError:
         return ()
 
 
-def parse_time(text: str) -> datetime | None:
+def parse_slurm_time(text: str) -> datetime | None:
     """Return a moment from seconds since 1970, or from Slurm's standard form in local time.
 
     None if there is none: `N/A`, `Unknown`, `NONE`.
@@ -140,13 +133,13 @@ def parse_time(text: str) -> datetime | None:
         return None
 
 
-def read_controllers_time(text: str) -> datetime | None:
+def parse_controller_time(text: str) -> datetime | None:
     """Return the controller's clock when it answered `scontrol show config`."""
     found = _AS_OF.match(text)
-    return parse_time(found["at"]) if found else None
+    return parse_slurm_time(found["at"]) if found else None
 
 
-def read_settings(text: str) -> dict[str, str]:
+def parse_scontrol_settings(text: str) -> dict[str, str]:
     """Return `scontrol show config` or `show partition` by name; of equal names the first."""
     found: dict[str, str] = {}
     for name, value in _SETTING.findall(text):
@@ -154,7 +147,7 @@ def read_settings(text: str) -> dict[str, str]:
     return found
 
 
-def read_draining(text: str) -> dict[str, str]:
+def parse_draining_nodes(text: str) -> dict[str, str]:
     """Return the nodes being drained or expected to fail, each with the reason given.
 
     From `scontrol --oneliner show node`: `State=MIXED+DRAIN`, with user and time after the reason.
@@ -166,31 +159,31 @@ def read_draining(text: str) -> dict[str, str]:
         if node is None or _LEAVING.isdisjoint(re.split(r"[^A-Z_]+", node[2].upper())):
             continue
         reason = _NODE_REASON.search(line, node.end())
-        found[node[1]] = "" if reason is None else _some(reason[1].strip())
+        found[node[1]] = "" if reason is None else _empty_if_placeholder(reason[1].strip())
     return found
 
 
-def read_sacct(text: str, now: datetime) -> Iterator[Observation]:
+def parse_sacct(text: str, now: datetime) -> Iterator[Observation]:
     """Yield sacct's report; it has no restart counts, and the last row of a job is the latest."""
     for job, state, nodes, code in split_rows(text, len(SACCT_FIELDS)):
-        parsed = parse_state(state)
+        parsed = parse_slurm_state(state)
         for job_id in parse_job_ids(job):
             yield Observation(
                 job=job_id,
                 state=parsed,
                 seen_at=now,
-                nodes=_some(nodes),
-                reason=_reason("", code),
-                exit_code=_ended_code(parsed, code),
+                nodes=_empty_if_placeholder(nodes),
+                reason=_format_reason("", code),
+                exit_code=_exit_code_if_ended(parsed, code),
             )
 
 
-def read_living(text: str) -> list[str]:
+def parse_living_jobs(text: str) -> list[str]:
     """Return the jobs in a listing that have not ended, each array element separately."""
     return [
         one
         for job, state in split_rows(text, 2)
-        if not parse_state(state).ended
+        if not parse_slurm_state(state).ended
         for one in parse_job_ids(job) or (job,)
     ]
 
@@ -209,24 +202,24 @@ def parse_job_ids(text: str) -> tuple[str, ...]:
     if match is None:
         return ()
     main, ranges = match["main"], match["ranges"]
-    left = (rest(main),) if match["cut"] else ()
+    left = (name_cut_off_elements(main),) if match["cut"] else ()
     # The last piece may be the beginning of a longer number.
     ranges = ranges.rpartition(",")[0] if match["cut"] else ranges
     try:
-        found = [index for part in ranges.split(",") if part for index in _elements(part)]
+        found = [index for part in ranges.split(",") if part for index in _parse_element_range(part)]
     except ValueError:
         return left
     return (*(f"{main}_{index}" for index in found), *left)
 
 
-def _elements(part: str) -> range:
+def _parse_element_range(part: str) -> range:
     """Return the elements in `4`, `4-22` or `4-22:2`; raises ValueError."""
     first, _, more = part.partition("-")
     last, _, step = more.partition(":")
     return range(int(first), min(int(last or first), int(first) + _MOST) + 1, int(step or 1))
 
 
-def rest(main: str) -> str:
+def name_cut_off_elements(main: str) -> str:
     """Return the name for the elements of an array that a listing has cut off.
 
     squeue and sacct cut ranges at 64 characters if SLURM_BITSTR_LEN does not reach them.
@@ -239,7 +232,7 @@ def parse_exit_code(text: str) -> int | None:
 
     A signal becomes 128 + its number, so `0:9` becomes 137; None if it cannot be read.
     """
-    signal = _signal(text)
+    signal = _parse_exit_signal(text)
     if signal is None:
         return None
     if signal:
@@ -248,7 +241,7 @@ def parse_exit_code(text: str) -> int | None:
     return code if ":" in text else code >> 8 & 0xFF
 
 
-def _signal(text: str) -> int | None:
+def _parse_exit_signal(text: str) -> int | None:
     """Return the signal in `code:signal` (sacct, newer squeue) or a wait status (squeue)."""
     code, colon, signal = text.partition(":")
     if not code.isdecimal() or (colon and not signal.isdecimal()):
@@ -256,17 +249,17 @@ def _signal(text: str) -> int | None:
     return int(signal) if colon else int(code) & 0x7F
 
 
-def _ended_code(state: SlurmState, code: str) -> int | None:
+def _exit_code_if_ended(state: SlurmState, code: str) -> int | None:
     """Return the exit code of an ended job; 0 only if it means success (CANCELLED has 0:0 too)."""
     found = parse_exit_code(code) if state.ended else None
     return found if found or state.base is BaseState.completed else None
 
 
-def _reason(reason: str, code: str) -> str:
-    return _NOT_STARTED_REASON if _signal(code) == NOT_STARTED else _some(reason)
+def _format_reason(reason: str, code: str) -> str:
+    return _NOT_STARTED_REASON if _parse_exit_signal(code) == NOT_STARTED else _empty_if_placeholder(reason)
 
 
-def _some(text: str) -> str:
+def _empty_if_placeholder(text: str) -> str:
     return "" if text in _NOTHING else text
 
 

@@ -25,32 +25,31 @@ _NO_NUMBER = 0xFFFFFFFE
 """NO_VAL; one more is INFINITE. Older parsers print them as numbers."""
 
 
-def lines_of(
+def json_jobs_to_lines(
     text: str, fields: Sequence[str], only: Mapping[str, object] = NO_FILTER
 ) -> str | None:
     """Return the jobs in a JSON answer as lines of these fields; None if it is not such an answer.
 
-    An answer without jobs but with an error is None too: squeue 22.05 exits with 0 nevertheless.
-    `only` gives required values of JSON fields: before 24.11, squeue prints every job in JSON,
-    whatever was requested. Lines before the JSON (a wrapper's greeting) and jobs without an id are
-    skipped.
+    An answer without jobs but with an error is None too: squeue 22.05 exits with 0 nevertheless. `only` gives
+    required values of JSON fields: before 24.11, squeue prints every job in JSON, whatever was requested.
+    Lines before the JSON (a wrapper's greeting) and jobs without an id are skipped.
     """
-    answer = _answer(text)
+    answer = _parse_json_answer(text)
     jobs = answer.get("jobs")
-    if not isinstance(jobs, list) or (not jobs and _complaints(answer)):
+    if not isinstance(jobs, list) or (not jobs and _list_json_errors(answer)):
         return None
     whole = (job for job in jobs if isinstance(job, dict))
     meant = (job for job in whole if all(job.get(key, only[key]) == only[key] for key in only))
-    cells = ([_clean(_CELLS[name](job)) for name in fields] for job in meant)
+    cells = ([_clean_cell(_CELLS[name](job)) for name in fields] for job in meant)
     return "\n".join("|".join(row) for row in cells if row[0])
 
 
-def complaint(text: str) -> str:
+def format_json_errors(text: str) -> str:
     """Return the errors in a JSON answer; empty if there are none."""
-    return "; ".join(_complaints(_answer(text)))
+    return "; ".join(_list_json_errors(_parse_json_answer(text)))
 
 
-def _answer(text: str) -> Mapping[str, Any]:
+def _parse_json_answer(text: str) -> Mapping[str, Any]:
     begin = _BEGIN.search(text)
     if begin is None:
         return {}
@@ -61,37 +60,35 @@ def _answer(text: str) -> Mapping[str, Any]:
     return found
 
 
-def _complaints(answer: Mapping[str, Any]) -> list[str]:
+def _list_json_errors(answer: Mapping[str, Any]) -> list[str]:
     errors = answer.get("errors")
-    told = (
-        [error for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
-    )
+    told = [error for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
     told = [error for error in told if error.get("error_number") != _NOTHING_FOUND]
-    return [_text(error, "error") or _text(error, "description") for error in told]
+    return [_find_text_at_path(error, "error") or _find_text_at_path(error, "description") for error in told]
 
 
-def _job_id(job: Job) -> str:
+def _format_job_id(job: Job) -> str:
     """Return an id as in text: `7`, `7_3`, `7_[0-2,5%4]`; `7+1` for a heterogeneous job."""
-    array = _number(job, "array_job_id", "array/job_id")
+    array = _find_number_at_paths(job, "array_job_id", "array/job_id")
     if array:
-        return f"{array}{_element(job)}"
-    whole = _number(job, "het_job_id", "het/job_id")
+        return f"{array}{_format_array_suffix(job)}"
+    whole = _find_number_at_paths(job, "het_job_id", "het/job_id")
     if whole:
-        return f"{whole}+{_number(job, 'het_job_offset', 'het/job_offset') or 0}"
-    return _digits(job, "job_id")
+        return f"{whole}+{_find_number_at_paths(job, 'het_job_offset', 'het/job_offset') or 0}"
+    return _format_number_at(job, "job_id")
 
 
-def _element(job: Job) -> str:
-    index = _number(job, "array_task_id", "array/task_id")
+def _format_array_suffix(job: Job) -> str:
+    index = _find_number_at_paths(job, "array_task_id", "array/task_id")
     if index is not None:
         return f"_{index}"
-    ranges = _found(job, "array_task_string", "array/task")
+    ranges = _first_value_at_paths(job, "array_task_string", "array/task")
     if not isinstance(ranges, str) or not ranges:
         return ""
-    return f"_[{_from_bits(ranges).strip('[]')}]"
+    return f"_[{_expand_bitmap_ranges(ranges).strip('[]')}]"
 
 
-def _from_bits(ranges: str) -> str:
+def _expand_bitmap_ranges(ranges: str) -> str:
     """Return the ranges of a hexadecimal bitmap, which the accounting stores; others unchanged."""
     if not ranges.startswith("0x"):
         return ranges
@@ -102,25 +99,25 @@ def _from_bits(ranges: str) -> str:
     return ",".join(str(index) for index, bit in enumerate(bits) if bit == "1")
 
 
-def _state(job: Job) -> str:
-    found = _found(job, "job_state", "state/current")
+def _format_job_state(job: Job) -> str:
+    found = _first_value_at_paths(job, "job_state", "state/current")
     words = found if isinstance(found, list) else [found]
     state = ",".join(word for word in words if isinstance(word, str))
-    by = _text(job, "kill_request_user") if state.startswith("CANCELLED") else ""
+    by = _find_text_at_path(job, "kill_request_user") if state.startswith("CANCELLED") else ""
     return f"{state} by {by}" if by else state
 
 
-def _exit_code(job: Job) -> str:
+def _format_exit_code(job: Job) -> str:
     """Return `code:signal`, or a wait status if that was printed."""
-    status = _number(job, "exit_code")
+    status = _find_number_at_paths(job, "exit_code")
     if status is not None:
         return str(status)
-    code = _number(job, "exit_code/return_code")
-    signal = _number(job, "exit_code/signal/id", "exit_code/signal/signal_id")
+    code = _find_number_at_paths(job, "exit_code/return_code")
+    signal = _find_number_at_paths(job, "exit_code/signal/id", "exit_code/signal/signal_id")
     return "" if code is None and signal is None else f"{code or 0}:{signal or 0}"
 
 
-def _found(job: Job, *paths: str) -> object:
+def _first_value_at_paths(job: Job, *paths: str) -> object:
     for path in paths:
         found: object = job
         for name in path.split("/"):
@@ -130,9 +127,9 @@ def _found(job: Job, *paths: str) -> object:
     return None
 
 
-def _number(job: Job, *paths: str) -> int | None:
+def _find_number_at_paths(job: Job, *paths: str) -> int | None:
     """Return a number, bare or as {"set", "infinite", "number"}; None if there is none."""
-    found = _found(job, *paths)
+    found = _first_value_at_paths(job, *paths)
     if isinstance(found, dict):
         there = found.get("set", True) and not found.get("infinite")
         found = found.get("number") if there else None
@@ -141,31 +138,33 @@ def _number(job: Job, *paths: str) -> int | None:
     return found if 0 <= found < _NO_NUMBER else None
 
 
-def _digits(job: Job, path: str) -> str:
-    found = _number(job, path)
+def _format_number_at(job: Job, path: str) -> str:
+    found = _find_number_at_paths(job, path)
     return "" if found is None else str(found)
 
 
-def _text(job: Job, path: str) -> str:
-    found = _found(job, path)
+def _find_text_at_path(job: Job, path: str) -> str:
+    found = _first_value_at_paths(job, path)
     return found if isinstance(found, str) else ""
 
 
-def _clean(cell: str) -> str:
+def _clean_cell(cell: str) -> str:
     """Return a cell without characters that would end its field or line."""
     return " ".join(cell.replace("|", " ").split())
 
 
 _CELLS: Mapping[str, Callable[[Job], str]] = {
-    "JobArrayID": _job_id,
-    "JobID": _job_id,
-    "State": _state,
-    "Name": lambda job: _text(job, "name"),
-    "NodeList": lambda job: _text(job, "nodes"),
-    "RestartCnt": lambda job: _digits(job, "restart_cnt"),
-    "exit_code": _exit_code,
-    "ExitCode": _exit_code,
-    "Reason": lambda job: _text(job, "state_description") or _text(job, "state_reason"),
-    "StartTime": lambda job: str(_number(job, "start_time") or ""),
+    "JobArrayID": _format_job_id,
+    "JobID": _format_job_id,
+    "State": _format_job_state,
+    "Name": lambda job: _find_text_at_path(job, "name"),
+    "NodeList": lambda job: _find_text_at_path(job, "nodes"),
+    "RestartCnt": lambda job: _format_number_at(job, "restart_cnt"),
+    "exit_code": _format_exit_code,
+    "ExitCode": _format_exit_code,
+    "Reason": lambda job: (
+        _find_text_at_path(job, "state_description") or _find_text_at_path(job, "state_reason")
+    ),
+    "StartTime": lambda job: str(_find_number_at_paths(job, "start_time") or ""),
 }
 """The function for each field of a text listing."""

@@ -15,7 +15,7 @@ from datetime import datetime
 from hpckit.errors import SchedulerAwayError, SchedulerError, SchedulerRefusedError
 from hpckit.model.cluster.site import ClusterNode
 from hpckit.model.run import Observation
-from hpckit.model.states import parse_state
+from hpckit.model.states import parse_slurm_state
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.parse import (
     EXCLUDED_FORMAT,
@@ -25,21 +25,21 @@ from hpckit.slurm.parse import (
     SQUEUE_FORMAT,
     TERMS_FORMAT,
     JobTerms,
-    node_names,
+    has_job_rows,
+    name_cut_off_elements,
+    parse_controller_time,
+    parse_draining_nodes,
     parse_job_ids,
-    read_controllers_time,
-    read_draining,
-    read_living,
-    read_sacct,
-    read_settings,
-    read_squeue,
-    read_terms,
-    readable,
-    rest,
+    parse_job_terms,
+    parse_living_jobs,
+    parse_node_names,
+    parse_sacct,
+    parse_scontrol_settings,
+    parse_squeue,
     split_rows,
 )
-from hpckit.slurm.parse_json import NO_FILTER, complaint, lines_of
-from hpckit.slurm.site_parse import NODE_FORMAT, read_cluster_nodes
+from hpckit.slurm.parse_json import NO_FILTER, format_json_errors, json_jobs_to_lines
+from hpckit.slurm.site_parse import NODE_FORMAT, parse_cluster_nodes
 from hpckit.values import dataclass, replace
 
 _SHOWN = 80
@@ -56,47 +56,42 @@ class JobQuery:
 
 QUEUE = JobQuery(program="squeue", fields=SQUEUE_FIELDS, form=f"--Format={SQUEUE_FORMAT}")
 NAMES = JobQuery(
-    program="squeue",
-    fields=("JobArrayID", "State", "Name"),
-    form="--Format=JobArrayID:0|,State:0|,Name:0|",
+    program="squeue", fields=("JobArrayID", "State", "Name"), form="--Format=JobArrayID:0|,State:0|,Name:0|"
 )
 ACCOUNTS = JobQuery(program="sacct", fields=SACCT_FIELDS, form=f"--format={SACCT_FORMAT}")
 
 
 def query_jobs(
-    question: JobQuery,
-    commands: SlurmCommands,
-    *words: str,
-    only: Mapping[str, object] = NO_FILTER,
+    question: JobQuery, commands: SlurmCommands, *words: str, only: Mapping[str, object] = NO_FILTER
 ) -> str:
     """Return the jobs selected by `words`, one line each, with the fields of `question`.
 
-    They are asked for as text, but a site's own squeue may print JSON anyway. If the text is a
-    table of the site's own, JSON is requested once.
-    `only` selects in JSON what `words` selects in text (see `lines_of`). Raises SchedulerAwayError,
-    also if the output cannot be read: a job that is not visible may still exist.
+    They are asked for as text, but a site's own squeue may print JSON anyway. If the text is a table of the
+    site's own, JSON is requested once. `only` selects in JSON what `words` selects in text (see
+    `json_jobs_to_lines`). Raises SchedulerAwayError, also if the output cannot be read: a job that is not
+    visible may still exist.
     """
     said = commands.run(question.program, *words, question.form)
-    lines = _lines(said, question, only)
+    lines = _extract_job_lines(said, question, only)
     if lines is None:
         with contextlib.suppress(SchedulerRefusedError):
             said = commands.run(question.program, *words, "--json")
-            lines = _lines(said, question, only)
+            lines = _extract_job_lines(said, question, only)
     if lines is None:
-        raise _unreadable(question, said)
+        raise _build_unreadable_error(question, said)
     return lines
 
 
-def _lines(said: str, question: JobQuery, only: Mapping[str, object]) -> str | None:
-    if not said.strip() or readable(said, question.fields):
+def _extract_job_lines(said: str, question: JobQuery, only: Mapping[str, object]) -> str | None:
+    if not said.strip() or has_job_rows(said, question.fields):
         return said
-    return lines_of(said, question.fields, only)
+    return json_jobs_to_lines(said, question.fields, only)
 
 
-def _unreadable(question: JobQuery, said: str) -> SchedulerAwayError:
-    words = complaint(said) or f"it printed {said.strip()[:_SHOWN]!r}"
+def _build_unreadable_error(question: JobQuery, said: str) -> SchedulerAwayError:
+    words = format_json_errors(said) or f"it printed {said.strip()[:_SHOWN]!r}"
     return SchedulerAwayError(
-        f"{question.program} listed no jobs that can be read, as text or as JSON: {words}",
+        f"{question.program} listed no readable jobs, neither as text nor as JSON: {words}",
         hint=f"if this {question.program} is a script of the site's, set cluster.bin_dir to the "
         "folder of Slurm's own programs",
     )
@@ -117,7 +112,7 @@ JobSource = Callable[[Sequence[str]], Iterable[Observation]]
 """What tells of these jobs, possibly of others too; raises SchedulerError."""
 
 
-def observe(jobs: Sequence[str], commands: SlurmCommands, now: datetime) -> dict[str, Observation]:
+def observe_jobs(jobs: Sequence[str], commands: SlurmCommands, now: datetime) -> dict[str, Observation]:
     """Return Slurm's view of these jobs (`123` or `123_4`), by id.
 
     A job that Slurm has forgotten is left out. Raises SchedulerAwayError only if neither squeue nor
@@ -125,17 +120,17 @@ def observe(jobs: Sequence[str], commands: SlurmCommands, now: datetime) -> dict
     """
 
     def queue(jobs: Sequence[str]) -> Iterable[Observation]:
-        ids = mains(jobs)
+        ids = list_main_job_ids(jobs)
         which = "--me" if len(ids) > _LISTED else f"--jobs={','.join(ids)}"
-        return read_squeue(_ask_of(which, commands), now)
+        return parse_squeue(_ask_selected_jobs(which, commands), now)
 
     def accounts(jobs: Sequence[str]) -> Iterable[Observation]:
-        return read_sacct(ask_accounting(mains(jobs), commands), now)
+        return parse_sacct(ask_accounting(list_main_job_ids(jobs), commands), now)
 
-    return observe_through(queue, accounts, jobs, now)
+    return combine_queue_and_accounting(queue, accounts, jobs, now)
 
 
-def observe_through(
+def combine_queue_and_accounting(
     queue: JobSource, accounts: JobSource, jobs: Sequence[str], now: datetime
 ) -> dict[str, Observation]:
     """Return the view of these jobs by slurmctld and the accounting, as `observe` does."""
@@ -144,26 +139,25 @@ def observe_through(
     queued: dict[str, Observation] = {}
     accounted: dict[str, Observation] = {}
     errors: list[SchedulerError] = []
-    with _noted(errors):
+    with _collect_scheduler_errors(errors):
         queued.update((seen.job, seen) for seen in queue(jobs))
     unknown = [job for job in jobs if job not in queued]
     if unknown:
-        with _noted(errors):
+        with _collect_scheduler_errors(errors):
             accounted.update((account.job, account) for account in accounts(unknown))
-    _check_heard(errors)
+    _raise_if_squeue_and_sacct_failed(errors)
     found = {**accounted, **queued}
-    found.update(_in_the_rest(unknown, found))
+    found.update(_find_cut_off_array_elements(unknown, found))
     if not errors:
-        found.update(_vanished(unknown, found, accounted, now))
+        found.update(_find_vanished_array_elements(unknown, found, accounted, now))
     return {job: found[job] for job in jobs if job in found}
 
 
-def _in_the_rest(
+def _find_cut_off_array_elements(
     unknown: Iterable[str], found: Mapping[str, Observation]
 ) -> Iterator[tuple[str, Observation]]:
-    """Yield the elements that are only in the part of a range that a listing has cut off."""
     for job in unknown:
-        left = found.get(rest(_main(job)))
+        left = found.get(name_cut_off_elements(_main_job_id(job)))
         if "_" in job and job not in found and left is not None:
             yield job, replace(left, job=job)
 
@@ -181,70 +175,70 @@ def ask_accounting(ids: Sequence[str], commands: SlurmCommands) -> str:
     return query_jobs(ACCOUNTS, commands, f"--jobs={','.join(ids)}", *_JOBS_ALONE)
 
 
-def mains(jobs: Iterable[str]) -> list[str]:
+def list_main_job_ids(jobs: Iterable[str]) -> list[str]:
     """Return the ids of jobs without their elements: each array once."""
-    return sorted({_main(job) for job in jobs}, key=lambda job: (len(job), job))
+    return sorted({_main_job_id(job) for job in jobs}, key=lambda job: (len(job), job))
 
 
-def observe_queued(job: str, commands: SlurmCommands, now: datetime) -> Observation | None:
+def observe_queued_job(job: str, commands: SlurmCommands, now: datetime) -> Observation | None:
     """Return what slurmctld itself reports for one job; None if it has forgotten it.
 
     Raises SchedulerAwayError or SchedulerRefusedError.
     """
-    text = _ask_of(f"--jobs={job}", commands)
-    return next((seen for seen in read_squeue(text, now) if seen.job == job), None)
+    text = _ask_selected_jobs(f"--jobs={job}", commands)
+    return next((seen for seen in parse_squeue(text, now) if seen.job == job), None)
 
 
-def terms(job: str, commands: SlurmCommands) -> JobTerms | None:
+def ask_job_terms(job: str, commands: SlurmCommands) -> JobTerms | None:
     """Return the terms that one job runs on; None if slurmctld has forgotten it.
 
     Raises SchedulerAwayError or SchedulerRefusedError.
     """
-    return read_terms(_squeue_one(job, commands, f"--Format={TERMS_FORMAT}"))
+    return parse_job_terms(_ask_squeue_for_job(job, commands, f"--Format={TERMS_FORMAT}"))
 
 
-def excluded_nodes(job: str, commands: SlurmCommands) -> tuple[str, ...]:
+def ask_excluded_nodes(job: str, commands: SlurmCommands) -> tuple[str, ...]:
     """Return the nodes that one job must not use; raises as `terms`."""
-    return node_names(_squeue_one(job, commands, f"--format={EXCLUDED_FORMAT}"))
+    return parse_node_names(_ask_squeue_for_job(job, commands, f"--format={EXCLUDED_FORMAT}"))
 
 
-def settings(commands: SlurmCommands, *what: str) -> dict[str, str]:
+def ask_scontrol_settings(commands: SlurmCommands, *what: str) -> dict[str, str]:
     """Return `scontrol show` of `config` or of `partition NAME`; raises as `terms`."""
-    return read_settings(commands.run("scontrol", "show", *what))
+    return parse_scontrol_settings(commands.run("scontrol", "show", *what))
 
 
-def controller(commands: SlurmCommands) -> tuple[dict[str, str], datetime | None]:
+def ask_controller_settings(commands: SlurmCommands) -> tuple[dict[str, str], datetime | None]:
     """Return the controller's settings, and its clock; raises as `terms`."""
     text = commands.run("scontrol", "show", "config")
-    return read_settings(text), read_controllers_time(text)
+    return parse_scontrol_settings(text), parse_controller_time(text)
 
 
-def draining_nodes(nodes: str, commands: SlurmCommands) -> dict[str, str]:
+def ask_draining_nodes(nodes: str, commands: SlurmCommands) -> dict[str, str]:
     """Return which of these nodes (a hostlist) are being drained, and why; raises as `terms`.
 
     Like sinfo, scontrol loads the tables of nodes and partitions, once each, for any number of
     nodes; unlike sinfo, it prints every flag of a state.
     """
-    return read_draining(commands.run("scontrol", "--oneliner", "show", "node", nodes))
+    return parse_draining_nodes(commands.run("scontrol", "--oneliner", "show", "node", nodes))
 
 
-def count_queued(commands: SlurmCommands) -> int:
+def count_queued_jobs(commands: SlurmCommands) -> int:
     """Return how many jobs the user has pending or running, counting each array element.
 
     Raises SchedulerAwayError or SchedulerRefusedError.
     """
-    return len(_living(commands, only={"user_id": os.getuid()}))
+    return len(_ask_living_jobs(commands, only={"user_id": os.getuid()}))
 
 
-def queued_jobs(commands: SlurmCommands) -> frozenset[str]:
+def ask_ids_of_queued_jobs(commands: SlurmCommands) -> frozenset[str]:
     """Return the main ids of the user's jobs that are pending, running or completing.
 
     Raises SchedulerAwayError or SchedulerRefusedError.
     """
-    return frozenset(map(_main, _living(commands)))
+    return frozenset(map(_main_job_id, _ask_living_jobs(commands)))
 
 
-def living_by_name(commands: SlurmCommands) -> dict[str, set[str]]:
+def ask_living_jobs_by_name(commands: SlurmCommands) -> dict[str, set[str]]:
     """Return the user's jobs that have not ended, by name, each array element separately.
 
     Raises SchedulerAwayError or SchedulerRefusedError.
@@ -253,15 +247,15 @@ def living_by_name(commands: SlurmCommands) -> dict[str, set[str]]:
     only = {"user_id": os.getuid()}
     text = query_jobs(NAMES, commands, "--me", "--noheader", only=only)
     for job, state, name in split_rows(text, len(NAMES.fields)):
-        found[name].update(read_living(f"{job}|{state}"))
+        found[name].update(parse_living_jobs(f"{job}|{state}"))
     return found
 
 
-def _living(commands: SlurmCommands, only: Mapping[str, object] = NO_FILTER) -> list[str]:
-    return read_living(query_jobs(QUEUE, commands, "--me", "--noheader", only=only))
+def _ask_living_jobs(commands: SlurmCommands, only: Mapping[str, object] = NO_FILTER) -> list[str]:
+    return parse_living_jobs(query_jobs(QUEUE, commands, "--me", "--noheader", only=only))
 
 
-def find_by_name(name: str, commands: SlurmCommands) -> tuple[str, ...]:
+def find_jobs_by_name(name: str, commands: SlurmCommands) -> tuple[str, ...]:
     """Return the main ids of the user's jobs with this name, oldest first.
 
     Raises SchedulerAwayError if neither squeue nor sacct answers: then it is unknown.
@@ -272,58 +266,53 @@ def find_by_name(name: str, commands: SlurmCommands) -> tuple[str, ...]:
         (QUEUE, ("--me", "--states=all", "--noheader")),
         (ACCOUNTS, (f"--starttime={_NAMED_SINCE}", *_JOBS_ALONE)),
     ):
-        with _noted(errors):
+        with _collect_scheduler_errors(errors):
             named = query_jobs(question, commands, f"--name={name}", *words, only={"name": name})
             lines.extend(named.splitlines())
-    _check_heard(errors)
-    found = {_main(one) for line in lines for one in parse_job_ids(line.partition("|")[0].strip())}
+    _raise_if_squeue_and_sacct_failed(errors)
+    found = {_main_job_id(one) for line in lines for one in parse_job_ids(line.partition("|")[0].strip())}
     return tuple(sorted(found, key=int))
 
 
 @contextlib.contextmanager
-def _noted(errors: list[SchedulerError]) -> Iterator[None]:
-    """Continue after a scheduler's error, and keep it."""
+def _collect_scheduler_errors(errors: list[SchedulerError]) -> Iterator[None]:
     try:
         yield
     except SchedulerError as error:
         errors.append(error)
 
 
-def _check_heard(errors: Sequence[SchedulerError]) -> None:
-    """Raise SchedulerAwayError if both failed."""
+def _raise_if_squeue_and_sacct_failed(errors: Sequence[SchedulerError]) -> None:
     if len(errors) > 1:
         said = "; ".join(error.message for error in errors)
         raise SchedulerAwayError(f"neither squeue nor sacct answers: {said}", hint=errors[0].hint)
 
 
-def _vanished(
-    unknown: Iterable[str],
-    found: Mapping[str, Observation],
-    accounted: Iterable[str],
-    now: datetime,
+def _find_vanished_array_elements(
+    unknown: Iterable[str], found: Mapping[str, Observation], accounted: Iterable[str], now: datetime
 ) -> Iterator[tuple[str, Observation]]:
     """Yield the elements that neither program lists although the accounting has their array.
 
     They were cancelled while they waited: Slurm drops such an element without a trace, as measured
     with 22.05.
     """
-    arrays = {_main(job) for job in accounted if "_" in job}
+    arrays = {_main_job_id(job) for job in accounted if "_" in job}
     for job in unknown:
-        if "_" in job and job not in found and _main(job) in arrays:
+        if "_" in job and job not in found and _main_job_id(job) in arrays:
             reason = "cancelled while it waited; Slurm keeps no record of such an array element"
-            state = parse_state("CANCELLED")
+            state = parse_slurm_state("CANCELLED")
             yield job, Observation(job=job, state=state, seen_at=now, reason=reason)
 
 
-def _ask_of(which: str, commands: SlurmCommands) -> str:
-    return _unless_forgotten(lambda: query_jobs(QUEUE, commands, which, *_WHOLE))
+def _ask_selected_jobs(which: str, commands: SlurmCommands) -> str:
+    return _empty_if_job_forgotten(lambda: query_jobs(QUEUE, commands, which, *_WHOLE))
 
 
-def _squeue_one(job: str, commands: SlurmCommands, form: str) -> str:
-    return _unless_forgotten(lambda: commands.run("squeue", f"--jobs={job}", *_WHOLE, form))
+def _ask_squeue_for_job(job: str, commands: SlurmCommands, form: str) -> str:
+    return _empty_if_job_forgotten(lambda: commands.run("squeue", f"--jobs={job}", *_WHOLE, form))
 
 
-def _unless_forgotten(listing: Callable[[], str]) -> str:
+def _empty_if_job_forgotten(listing: Callable[[], str]) -> str:
     try:
         return listing()
     except SchedulerRefusedError as error:
@@ -333,21 +322,21 @@ def _unless_forgotten(listing: Callable[[], str]) -> str:
         raise
 
 
-def _main(job: str) -> str:
+def _main_job_id(job: str) -> str:
     return job.partition("_")[0]
 
 
 NODES = ("sinfo", "--all", "--Node", "--noheader", f"--format={NODE_FORMAT}")
 
 
-def cluster_nodes(commands: SlurmCommands) -> tuple[ClusterNode, ...]:
+def ask_cluster_nodes(commands: SlurmCommands) -> tuple[ClusterNode, ...]:
     """Return all nodes with what they have and their states, in one query.
 
     Raises SchedulerAwayError or SchedulerRefusedError.
     """
-    return read_cluster_nodes(commands.run(*NODES))
+    return parse_cluster_nodes(commands.run(*NODES))
 
 
-def reserved_nodes(commands: SlurmCommands, name: str) -> tuple[str, ...]:
-    """Return the nodes of a reservation; raises as `cluster_nodes`."""
-    return node_names(settings(commands, "reservation", name).get("Nodes", ""))
+def ask_reserved_nodes(commands: SlurmCommands, name: str) -> tuple[str, ...]:
+    """Return the nodes of a reservation; raises as `ask_cluster_nodes`."""
+    return parse_node_names(ask_scontrol_settings(commands, "reservation", name).get("Nodes", ""))

@@ -1,7 +1,7 @@
 """Template filters that quote values for their place in a batch script.
 
-A filter returns `Markup`, and only `Markup` and whole numbers may be printed: `only_quoted` refuses
-everything else, so that a template cannot forget a filter.
+A filter returns `Markup`, and only `Markup` and whole numbers may be printed:
+`refuse_unquoted_value` refuses everything else, so that a template cannot forget a filter.
 
 How sbatch reads #SBATCH lines (get_argument in src/sbatch/opt.c, the same in 22.05 and 26.05):
 words end at white space and `#`, both kinds of quotes group, and a backslash escapes the next
@@ -25,29 +25,29 @@ _VARIABLE = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _CONTROL = lazy_pattern(r"[\x00-\x1f\x7f]")
 
 
-def sbatch(value: object) -> Markup:
+def quote_for_sbatch(value: object) -> Markup:
     """Quote one value of an #SBATCH line; raises TemplateError for control characters."""
-    text = _single_line(value, "a value of an #SBATCH line")
+    text = _refuse_control_characters(value, "a value of an #SBATCH line")
     if _PLAIN.match(text):
         return Markup(text)  # noqa: S704  # plain by the pattern above
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return Markup(f'"{escaped}"')  # noqa: S704  # quoted by the rules of sbatch
 
 
-def shell(value: object) -> Markup:
+def quote_for_shell(value: object) -> Markup:
     """Quote one word of a shell command; raises TemplateError for a NUL character."""
     text = str(value)
     if "\x00" in text:
-        raise TemplateError(f"{text!r} has a NUL character, which no command can be given")
+        raise TemplateError(f"{text!r} has a NUL character, which a command cannot contain")
     return Markup(shlex.quote(text))  # noqa: S704  # quoted for a shell
 
 
-def verbatim(value: object) -> Markup:
+def mark_as_shell_code(value: object) -> Markup:
     """Pass shell code that the user wrote through unchanged."""
     return Markup(str(value))  # noqa: S704  # code by intent
 
 
-def option(value: object) -> Markup:
+def check_option_name(value: object) -> Markup:
     """Check the name of an sbatch option; raises TemplateError if it is not valid."""
     text = str(value).replace("_", "-")
     if _OPTION.match(text):
@@ -58,19 +58,18 @@ def option(value: object) -> Markup:
     )
 
 
-def variable(value: object) -> Markup:
+def check_variable_name(value: object) -> Markup:
     """Check the name of an environment variable; raises TemplateError if it is not valid."""
     text = str(value)
     if _VARIABLE.match(text):
         return Markup(text)  # noqa: S704  # harmless by the pattern above
     raise TemplateError(
-        f"{value!r} is not the name of an environment variable; letters, digits and '_' are "
-        "allowed",
+        f"{value!r} is not the name of an environment variable; letters, digits and '_' are allowed",
         hint="look at the keys of cluster.env",
     )
 
 
-def only_quoted(value: Any) -> Any:
+def refuse_unquoted_value(value: Any) -> Any:
     """Raise TemplateError for values that passed no filter; whole numbers need none."""
     if isinstance(value, Undefined):
         return value  # printing it raises an error that names it
@@ -82,7 +81,7 @@ def only_quoted(value: Any) -> Any:
     )
 
 
-def _single_line(value: object, what: str) -> str:
+def _refuse_control_characters(value: object, what: str) -> str:
     text = str(value)
     if _CONTROL.search(text):
         raise TemplateError(
@@ -93,10 +92,10 @@ def _single_line(value: object, what: str) -> str:
 
 
 FILTERS = {
-    "sbatch": sbatch,
-    "shell": shell,
-    "verbatim": verbatim,
-    "option": option,
-    "variable": variable,
+    "sbatch": quote_for_sbatch,
+    "shell": quote_for_shell,
+    "verbatim": mark_as_shell_code,
+    "option": check_option_name,
+    "variable": check_variable_name,
 }
 """The filters that a template may use."""

@@ -1,7 +1,6 @@
 """Slurm calls for a running job: a step next to its others, and faults to inject.
 
-A step shares the job's CPUs, memory and GPUs. Faults are a requeue, a more urgent job, a command on
-one node.
+A step shares the job's CPUs, memory and GPUs. Faults are a requeue, a more urgent job, a command on one node.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from collections.abc import Sequence
 from hpckit.slurm.commands import SlurmCommands
 
 
-def overlapping_step(
+def build_overlapping_srun(
     job: str, node: str | None, words: Sequence[str], *, cpus: int, terminal: bool
 ) -> list[str]:
     """Return the arguments of an srun that starts one process in a running job.
 
-    `job` is Slurm's plain number for it (`raw_job_id`), `node` one of its nodes (None: any). With
+    `job` is Slurm's plain number for it (`ask_raw_job_id`), `node` one of its nodes (None: any). With
     `terminal` the process gets its own terminal there. It gets all of the job's GPUs on that node.
     """
     place = [] if node is None else [f"--nodelist={node}"]
@@ -29,7 +28,7 @@ def overlapping_step(
     ]
 
 
-def raw_job_id(job: str, commands: SlurmCommands) -> str:
+def ask_raw_job_id(job: str, commands: SlurmCommands) -> str:
     """Return the plain number of a job: srun does not accept array elements as `123_4` (22.05).
 
     Raises SchedulerRefusedError or SchedulerAwayError.
@@ -47,7 +46,9 @@ def force_requeue(job: str, commands: SlurmCommands) -> None:
     commands.run("scontrol", "requeue", job)
 
 
-def preempt(nodes: Sequence[str], partition: str, seconds: float, commands: SlurmCommands) -> str:
+def submit_preempting_job(
+    nodes: Sequence[str], partition: str, seconds: float, commands: SlurmCommands
+) -> str:
     """Submit a short job that wants these nodes exclusively; return its id.
 
     The partition's priority decides whether it gets them from the jobs that hold them.
@@ -66,7 +67,7 @@ def run_on_node(job: str, node: str, words: Sequence[str], commands: SlurmComman
     """Run a command on a node next to the job's processes; return its output."""
     return commands.run(
         "srun",
-        *(f"--jobid={raw_job_id(job, commands)}", "--overlap", "--job-name=hpckit-chaos"),
+        *(f"--jobid={ask_raw_job_id(job, commands)}", "--overlap", "--job-name=hpckit-chaos"),
         *("--nodes=1", "--ntasks=1", f"--nodelist={node}", "--cpus-per-task=1", "--mem=0"),
         *("--gres=none", "--mpi=none", "--input=none", "--export=ALL"),
         *("--chdir=/", "--immediate=20", "--quiet", *words),

@@ -10,14 +10,14 @@ from typing import Any
 import jinja2
 
 from hpckit.errors import TemplateError
-from hpckit.model.cluster.gpus_asked import cpus_by_gpu
+from hpckit.model.cluster.gpus_asked import rank_cpus_from_cpus_per_gpu
 from hpckit.model.plain import MASK
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.patterns import lazy_pattern
-from hpckit.planning.jobs.stage_jobs import stage_dependency
+from hpckit.planning.jobs.stage_jobs import format_dependency_template
 from hpckit.record.layout import LaunchPaths
 from hpckit.slurm.clusters import HINT
-from hpckit.slurm.quoting import FILTERS, only_quoted
+from hpckit.slurm.quoting import FILTERS, refuse_unquoted_value
 from hpckit.slurm.template_blocks import TemplateBlocks
 
 SHIPPED = "hpckit"
@@ -43,7 +43,7 @@ _STATED = {
     "no-requeue": "set recovery.requeue",
     "ntasks": "set resources.nodes and resources.tasks_per_node",
     "ntasks-per-node": "set resources.tasks_per_node",
-    "open-mode": "logs are appended to",
+    "open-mode": "hpckit always appends to logs",
     "output": "logs go to the launch folder",
     "requeue": "set recovery.requeue",
     "wrap": "set command",
@@ -58,7 +58,7 @@ _CONDITION = lazy_pattern(
 _CONTROL = lazy_pattern(r"[\x00-\x1f\x7f]+")
 
 
-def render_script(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Path]) -> str:
+def render_batch_script(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Path]) -> str:
     """Return the batch script of a job; raises TemplateError.
 
     `template_folders` are searched in order for `cluster.template`, or for the template of
@@ -69,63 +69,61 @@ def render_script(plan: LaunchPlan, job: JobSpec, template_folders: Sequence[Pat
     if Path(name).is_absolute():
         folders.insert(0, Path(name).parent)
         name = Path(name).name
-    text = _text(name, folders, template_variables(plan, job), job)
+    text = _render_for_job_kind(name, folders, build_template_variables(plan, job), job)
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise TemplateError(
             f"the script of {job.name} has the character {error.object[error.start]!r}, which is "
-            "no valid UTF-8",
+            "not valid UTF-8",
             hint="look for a file or folder name with a broken encoding",
         ) from error
     return text
 
 
-def _text(name: str, folders: Sequence[Path], variables: Mapping[str, Any], job: JobSpec) -> str:
+def _render_for_job_kind(
+    name: str, folders: Sequence[Path], variables: Mapping[str, Any], job: JobSpec
+) -> str:
     if job.runs:
-        return _checked(_render(name, folders, variables), name, verb="supervise")
+        return _check_script_calls_hpckit(_render_template(name, folders, variables), name, verb="supervise")
     if job.satellite is not None:
-        return _render_below(name, folders, variables, template=SATELLITE, verb="satellite")
-    return _render_below(name, folders, variables, template=AUTO_RESUME, verb="auto-resume")
+        return _render_service_script(name, folders, variables, template=SATELLITE, verb="satellite")
+    return _render_service_script(name, folders, variables, template=AUTO_RESUME, verb="auto-resume")
 
 
-def _checked(text: str, name: str, *, verb: str) -> str:
-    """Return a script that Slurm takes and that does what its job is for."""
+def _check_script_calls_hpckit(text: str, name: str, *, verb: str) -> str:
     hint = f'begin it with `{{% extends "{SHIPPED}/job.sbatch.j2" %}}`, and change its blocks'
     if not text.startswith("#!"):
         start = repr(text[:20]) if text.strip() else "nothing"
-        raise TemplateError(
-            f"the script of template {name} begins with {start} instead of #!", hint=hint
-        )
+        raise TemplateError(f"the script of template {name} begins with {start} instead of #!", hint=hint)
     if not any(verb in line for line in text.splitlines() if not line.lstrip().startswith("#")):
         raise TemplateError(
-            f"the script of template {name} does not call `hpckit {verb}`: it would start nothing",
-            hint=hint,
+            f"the script of template {name} does not call `hpckit {verb}`: it would start nothing", hint=hint
         )
     return text
 
 
-def _render_below(
+def _render_service_script(
     name: str, folders: Sequence[Path], variables: Mapping[str, Any], *, template: str, verb: str
 ) -> str:
     """Return the script of a job that runs another verb, by a template that extends the job's."""
-    text = _render(template, folders, variables, job_template=name)
+    text = _render_template(template, folders, variables, job_template=name)
     if f"hpckit {verb}" not in text:
         raise TemplateError(
             f"template {name} has no block `run` for the command of {verb} jobs",
             hint=f"extend {SHIPPED}/job.sbatch.j2, or put your own {template} next to it",
         )
-    return _checked(text, template, verb=verb)
+    return _check_script_calls_hpckit(text, template, verb=verb)
 
 
-def template_variables(plan: LaunchPlan, job: JobSpec) -> dict[str, Any]:
+def build_template_variables(plan: LaunchPlan, job: JobSpec) -> dict[str, Any]:
     """Return the variables for the template of this job; raises TemplateError.
 
     `options` are the remaining sbatch options in order, with None for one without a value; they are
     made from `resources`. `array` is None for a job with one run. `log` contains Slurm's own
     patterns. `nodes` includes the spare ones. `dependency` is set if the job belongs to a stage
     that follows another one, with `$JOB0` for Slurm's id of job 0. `judged` are the lines of
-    `setup` after which a check may stand that looks how all of the line ended.
+    `setup` after which the script may check the exit code of the whole line.
     """
     resources, cluster = job.resources, plan.cluster
     return {
@@ -133,38 +131,37 @@ def template_variables(plan: LaunchPlan, job: JobSpec) -> dict[str, Any]:
         "job_name": job.name,
         "job_index": job.index,
         "folder": plan.folder,
-        "log": _log(plan.folder, job),
+        "log": _build_log_path(plan.folder, job),
         "nodes": resources.allocated_nodes,
         "tasks_per_node": resources.tasks_per_node,
-        "cpus_per_task": None if cpus_by_gpu(resources) else resources.cpus_per_task,
+        "cpus_per_task": None if rank_cpus_from_cpus_per_gpu(resources) else resources.cpus_per_task,
         "gpus_per_node": resources.gpus_per_node,
-        "array": f"0-{job.elements - 1}%{resources.array_parallelism}" if job.is_array else None,
+        "array": f"0-{job.array_element_count - 1}%{resources.array_parallelism}" if job.is_array else None,
         "requeue": job.requeue,
-        "options": (*_options(resources), *_additional(resources)),
+        "options": (*_list_sbatch_options(resources), *_list_additional_options(resources)),
         "resources": resources,
         "modules": tuple(cluster.modules),
         # Secrets are only for the ranks: any user who can see a job may see its script.
         "environment": tuple((name, text) for name, text in cluster.env.items() if text != MASK),
         "setup": tuple(cluster.setup),
-        "judged": _judged(cluster.setup),
+        "judged": _list_chained_setup_lines(cluster.setup),
         "python": plan.python,
-        "dependency": stage_dependency(job),
+        "dependency": format_dependency_template(job),
     }
 
 
-def _judged(lines: Sequence[str]) -> tuple[str, ...]:
+def _list_chained_setup_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """Return the lines that are chains or pipes; none if a statement extends over several lines."""
     if any(_GOES_ON.search(line) or line.count("'") % 2 or line.count('"') % 2 for line in lines):
         return ()
     return tuple(line for line in lines if _CHAINED.search(line) and not _CONDITION.match(line))
 
 
-def _log(folder: str, job: JobSpec) -> str:
+def _build_log_path(folder: str, job: JobSpec) -> str:
     if "\\" in folder:
         # A backslash disables %j in Slurm's log names, and no release can escape one.
         raise TemplateError(
-            f"the launch folder {folder!r} has a backslash in its path; Slurm cannot write logs "
-            "there",
+            f"the launch folder {folder!r} has a backslash in its path; Slurm cannot write logs there",
             hint="set output_dir to a folder without one",
         )
     pattern = "%A_%a" if job.is_array else "%j"
@@ -172,11 +169,11 @@ def _log(folder: str, job: JobSpec) -> str:
     return f"{logs}/job-{job.index}-{pattern}.log"
 
 
-def _options(resources: ResourceSpec) -> list[tuple[str, str | None]]:
+def _list_sbatch_options(resources: ResourceSpec) -> list[tuple[str, str | None]]:
     comment = resources.comment
     values: dict[str, str | None] = {
-        "mem": None if resources.mem_gb is None else _memory(resources.mem_gb),
-        "time": None if resources.timeout is None else _time(resources.timeout),
+        "mem": None if resources.mem_gb is None else _format_memory(resources.mem_gb),
+        "time": None if resources.timeout is None else _format_time_limit(resources.timeout),
         "partition": resources.partition,
         "account": resources.account,
         "qos": resources.qos,
@@ -192,30 +189,30 @@ def _options(resources: ResourceSpec) -> list[tuple[str, str | None]]:
         "mail-type": resources.mail_type,
         "mail-user": resources.mail_user,
     }
-    flags = {"exclusive": resources.exclusive, "no-kill": resources.outlives_a_node}
+    flags = {"exclusive": resources.exclusive, "no-kill": resources.survives_node_loss}
     stated: list[tuple[str, str | None]] = [(key, text) for key, text in values.items() if text]
     return [*stated, *((name, None) for name, said in flags.items() if said)]
 
 
-def _memory(gigabytes: float) -> str:
+def _format_memory(gigabytes: float) -> str:
     return f"{gigabytes:.0f}G" if gigabytes == int(gigabytes) else f"{gigabytes * 1024:.0f}M"
 
 
-def _time(limit: timedelta) -> str:
+def _format_time_limit(limit: timedelta) -> str:
     minutes, seconds = divmod(int(limit.total_seconds()), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return f"{days}-{hours:02d}:{minutes:02d}:{seconds:02d}"
 
 
-def _additional(resources: ResourceSpec) -> list[tuple[str, str | None]]:
+def _list_additional_options(resources: ResourceSpec) -> list[tuple[str, str | None]]:
     """Return the user's own options: true is an option without a value; null and false are none."""
     options: list[tuple[str, str | None]] = []
     for key, value in resources.additional_parameters:
         name = key.replace("_", "-")
         if name in _STATED:
             raise TemplateError(
-                f"resources.additional_parameters.{key} would contradict the plan of the job",
+                f"resources.additional_parameters.{key} conflicts with an option of hpckit",
                 hint=_STATED[name],
             )
         if value is True:
@@ -225,25 +222,25 @@ def _additional(resources: ResourceSpec) -> list[tuple[str, str | None]]:
     return options
 
 
-def _render(name: str, folders: Sequence[Path], fields: Mapping[str, Any], **more: str) -> str:
+def _render_template(name: str, folders: Sequence[Path], fields: Mapping[str, Any], **more: str) -> str:
     variables = {**fields, **more}
     try:
-        environment = _environment(folders)
-        TemplateBlocks(environment=environment, names=more).check(name)
+        environment = _create_jinja_environment(folders)
+        TemplateBlocks(environment=environment, names=more).check_template(name)
         return environment.get_template(name).render(variables)
     except jinja2.TemplateNotFound as error:
-        raise _missing(str(error.name or name), folders) from error
+        raise _build_missing_template_error(str(error.name or name), folders) from error
     except jinja2.UndefinedError as error:
         raise TemplateError(
-            f"{_place(error, name)}: {error.message}",
+            f"{_locate_template_error(error, name)}: {error.message}",
             hint=f"a template may use: {', '.join(variables)}",
         ) from error
     except jinja2.TemplateSyntaxError as error:
-        raise TemplateError(
-            f"template {error.name}, line {error.lineno}: {error.message}"
-        ) from error
+        raise TemplateError(f"template {error.name}, line {error.lineno}: {error.message}") from error
     except TemplateError as error:
-        raise TemplateError(f"{_place(error, name)}: {error.message}", hint=error.hint) from error
+        raise TemplateError(
+            f"{_locate_template_error(error, name)}: {error.message}", hint=error.hint
+        ) from error
     except RecursionError as error:
         raise TemplateError(
             f"template {name} includes or extends itself",
@@ -257,12 +254,12 @@ def _render(name: str, folders: Sequence[Path], fields: Mapping[str, Any], **mor
         ) from error
     except Exception as error:  # a template is a program of its writer's
         raise TemplateError(
-            f"{_place(error, name)}: {type(error).__name__}: {error}",
+            f"{_locate_template_error(error, name)}: {type(error).__name__}: {error}",
             hint="correct the expression there",
         ) from error
 
 
-def _environment(folders: Sequence[Path]) -> jinja2.Environment:
+def _create_jinja_environment(folders: Sequence[Path]) -> jinja2.Environment:
     loaders: list[jinja2.BaseLoader] = [jinja2.FileSystemLoader(folders)]
     if folders:
         loaders.append(jinja2.PrefixLoader({SHIPPED: jinja2.FileSystemLoader(folders[-1])}))
@@ -271,7 +268,7 @@ def _environment(folders: Sequence[Path]) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         # Not for HTML: it makes blocks and macros return Markup, as our filters do.
         autoescape=True,
-        finalize=only_quoted,
+        finalize=refuse_unquoted_value,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -280,7 +277,7 @@ def _environment(folders: Sequence[Path]) -> jinja2.Environment:
     return environment
 
 
-def _missing(name: str, folders: Sequence[Path]) -> TemplateError:
+def _build_missing_template_error(name: str, folders: Sequence[Path]) -> TemplateError:
     searched = "\n".join(f"    {folder}" for folder in folders) or "    (no folder)"
     return TemplateError(
         f"there is no template {name!r}; searched in this order:\n{searched}",
@@ -288,7 +285,7 @@ def _missing(name: str, folders: Sequence[Path]) -> TemplateError:
     )
 
 
-def _place(error: BaseException, name: str) -> str:
+def _locate_template_error(error: BaseException, name: str) -> str:
     """Return template and line of an error: Jinja2 maps tracebacks to the template's lines."""
     place, trace = f"template {name}", error.__traceback__
     while trace is not None:

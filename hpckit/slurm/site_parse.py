@@ -15,9 +15,9 @@ from hpckit.model.cluster.site import (
     Partition,
     Qos,
     SiteSettings,
-    read_gres,
+    parse_gres,
 )
-from hpckit.model.moment import parse_time_limit
+from hpckit.model.moment import parse_slurm_duration
 from hpckit.patterns import lazy_pattern
 from hpckit.slurm.parse import split_rows
 
@@ -46,95 +46,95 @@ _ARRAY_TASKS = lazy_pattern(r"(?:^|,)max_array_tasks=(\d+)", re.IGNORECASE)
 _NOTHING = frozenset({"", "(null)", "none", "n/a"})
 
 
-def read_site_settings(text: str) -> SiteSettings:
+def parse_site_settings(text: str) -> SiteSettings:
     """Parse `scontrol show config`."""
     said = dict(_SETTING.findall(text))
     tasks = _ARRAY_TASKS.search(said.get("SchedulerParameters", ""))
     return SiteSettings(
         cluster=said.get("ClusterName", ""),
-        enforced=_names(said.get("AccountingStorageEnforce", "").lower()),
+        enforced=_parse_comma_separated_names(said.get("AccountingStorageEnforce", "").lower()),
         accounting="slurmdbd" in said.get("AccountingStorageType", ""),
         preempt_type=said.get("PreemptType", ""),
         preempt_mode=PreemptMode.parse(said.get("PreemptMode", "")),
-        kill_wait=seconds(said.get("KillWait", "")),
-        array_index=_count(said.get("MaxArraySize", "")),
+        kill_wait=parse_seconds(said.get("KillWait", "")),
+        array_index=_parse_count(said.get("MaxArraySize", "")),
         array_tasks=int(tasks[1]) if tasks else None,
-        jobs=_count(said.get("MaxJobCount", "")),
+        jobs=_parse_count(said.get("MaxJobCount", "")),
     )
 
 
-def read_partitions(text: str) -> dict[str, Partition]:
+def parse_partitions(text: str) -> dict[str, Partition]:
     """Parse `scontrol --oneliner show partition`; return the partitions by name."""
     found: dict[str, Partition] = {}
     for line in text.splitlines():
         said = dict(_WORD.findall(line))
         if "PartitionName" in said:
-            partition = _partition(said)
+            partition = _build_partition(said)
             found[partition.name] = partition
     return found
 
 
-def _partition(said: Mapping[str, str]) -> Partition:
+def _build_partition(said: Mapping[str, str]) -> Partition:
     return Partition(
         name=said["PartitionName"],
         default=said.get("Default", "NO").upper() == "YES",
         state=said.get("State", "UP").upper(),
-        nodes=_count(said.get("TotalNodes", "")),
-        max_nodes=_count(said.get("MaxNodes", "")),
-        max_time=parse_time_limit(said.get("MaxTime", "")),
-        default_time=parse_time_limit(said.get("DefaultTime", "")),
-        qos=next(iter(_names(said.get("QoS", ""))), None),
-        allowed_accounts=_allowed(said.get("AllowAccounts", "ALL")),
-        denied_accounts=_names(said.get("DenyAccounts", "")),
-        allowed_qos=_allowed(said.get("AllowQos", "ALL")),
-        denied_qos=_names(said.get("DenyQos", "")),
+        nodes=_parse_count(said.get("TotalNodes", "")),
+        max_nodes=_parse_count(said.get("MaxNodes", "")),
+        max_time=parse_slurm_duration(said.get("MaxTime", "")),
+        default_time=parse_slurm_duration(said.get("DefaultTime", "")),
+        qos=next(iter(_parse_comma_separated_names(said.get("QoS", ""))), None),
+        allowed_accounts=_parse_allowed_names(said.get("AllowAccounts", "ALL")),
+        denied_accounts=_parse_comma_separated_names(said.get("DenyAccounts", "")),
+        allowed_qos=_parse_allowed_names(said.get("AllowQos", "ALL")),
+        denied_qos=_parse_comma_separated_names(said.get("DenyQos", "")),
         preemption=Preemption(
             mode=PreemptMode.parse(said.get("PreemptMode", "")),
-            grace=seconds(said.get("GraceTime", "")),
+            grace=parse_seconds(said.get("GraceTime", "")),
         ),
     )
 
 
-def read_node_groups(text: str) -> tuple[NodeGroup, ...]:
+def parse_node_groups(text: str) -> tuple[NodeGroup, ...]:
     """Parse `sinfo --exact` with SINFO_FORMAT."""
-    return tuple(_group(*row) for row in split_rows(text, SINFO_FORMAT.count("|") + 1))
+    return tuple(_build_node_group(*row) for row in split_rows(text, SINFO_FORMAT.count("|") + 1))
 
 
-def _group(partition: str, nodes: str, cpus: str, memory: str, gres: str, state: str) -> NodeGroup:
+def _build_node_group(partition: str, nodes: str, cpus: str, memory: str, gres: str, state: str) -> NodeGroup:
     return NodeGroup(
         partition=partition,
-        nodes=_count(nodes) or 0,
-        cpus=_count(cpus) or 0,
-        memory_mb=_count(memory) or 0,
-        gres=read_gres(gres),
+        nodes=_parse_count(nodes) or 0,
+        cpus=_parse_count(cpus) or 0,
+        memory_mb=_parse_count(memory) or 0,
+        gres=parse_gres(gres),
         state=state,
     )
 
 
-def read_cluster_nodes(text: str) -> tuple[ClusterNode, ...]:
+def parse_cluster_nodes(text: str) -> tuple[ClusterNode, ...]:
     """Parse `sinfo --Node` with NODE_FORMAT: a node is listed once for each of its partitions."""
     return tuple(
         ClusterNode(
             name=name,
             default=partition.endswith("*"),
-            features=_names(features),
-            has=_group(partition.rstrip("*"), "1", *has),
+            features=_parse_comma_separated_names(features),
+            has=_build_node_group(partition.rstrip("*"), "1", *has),
         )
         for name, partition, *has, features in split_rows(text, NODE_FORMAT.count("|") + 1)
     )
 
 
-def read_user(text: str, cluster: str) -> tuple[str | None, tuple[Association, ...]]:
+def parse_user_associations(text: str, cluster: str) -> tuple[str | None, tuple[Association, ...]]:
     """Return the default account, and the associations on this cluster, from USER_FORMAT."""
-    rows = [row for row in split_rows(text, _columns(USER_FORMAT)) if _same(row[1], cluster)]
+    rows = [row for row in split_rows(text, _count_columns(USER_FORMAT)) if _is_same_cluster(row[1], cluster)]
     found = tuple(
         Association(
             account=account,
             partition=partition,
             qos=tuple(name for name in qos.split(",") if name),
             default_qos=default_qos,
-            max_submit=_count(max_submit),
-            max_wall=parse_time_limit(max_wall),
+            max_submit=_parse_count(max_submit),
+            max_wall=parse_slurm_duration(max_wall),
         )
         for _, _, account, partition, qos, default_qos, max_submit, max_wall in rows
         if account
@@ -142,62 +142,62 @@ def read_user(text: str, cluster: str) -> tuple[str | None, tuple[Association, .
     return next((row[0] for row in rows if row[0]), None), found
 
 
-def read_accounts(text: str, cluster: str) -> dict[str, Account]:
+def parse_accounts(text: str, cluster: str) -> dict[str, Account]:
     """Return the accounts of this cluster by name, from ACCOUNT_FORMAT."""
     return {
-        name: Account(name=name, parent=parent, group_submit=_count(submit))
-        for of, name, parent, submit in split_rows(text, _columns(ACCOUNT_FORMAT))
-        if _same(of, cluster)
+        name: Account(name=name, parent=parent, group_submit=_parse_count(submit))
+        for of, name, parent, submit in split_rows(text, _count_columns(ACCOUNT_FORMAT))
+        if _is_same_cluster(of, cluster)
     }
 
 
-def read_qos(text: str) -> dict[str, Qos]:
+def parse_qos(text: str) -> dict[str, Qos]:
     """Return all QOS by name, from QOS_FORMAT."""
     return {
         name: Qos(
             name=name,
             flags=frozenset(flag.lower() for flag in flags.split(",") if flag),
-            group_submit=_count(group),
-            user_submit=_count(user),
-            account_submit=_count(account),
-            max_wall=parse_time_limit(wall),
+            group_submit=_parse_count(group),
+            user_submit=_parse_count(user),
+            account_submit=_parse_count(account),
+            max_wall=parse_slurm_duration(wall),
         )
-        for name, flags, group, user, account, wall in split_rows(text, _columns(QOS_FORMAT))
+        for name, flags, group, user, account, wall in split_rows(text, _count_columns(QOS_FORMAT))
     }
 
 
-def read_qos_preemption(text: str) -> dict[str, Preemption]:
+def parse_qos_preemption(text: str) -> dict[str, Preemption]:
     """Return how jobs of each QOS are preempted, from QOS_PREEMPTION."""
     return {
-        name: Preemption(mode=PreemptMode.parse(mode), grace=parse_time_limit(grace))
+        name: Preemption(mode=PreemptMode.parse(mode), grace=parse_slurm_duration(grace))
         for name, mode, grace in split_rows(text, 3)
     }
 
 
-def _count(text: str) -> int | None:
+def _parse_count(text: str) -> int | None:
     """Return a number; None for UNLIMITED, empty or other text. `16+` is at least 16."""
     word = text.strip().removesuffix("+").split(" ")[0]
     return int(word) if word.isdecimal() else None
 
 
-def seconds(text: str) -> timedelta | None:
+def parse_seconds(text: str) -> timedelta | None:
     """Return a number of seconds as a duration: `30` or `30 sec`."""
-    count = _count(text)
+    count = _parse_count(text)
     return None if count is None else timedelta(seconds=count)
 
 
-def _names(text: str) -> frozenset[str]:
+def _parse_comma_separated_names(text: str) -> frozenset[str]:
     words = (word.strip() for word in text.split(","))
     return frozenset(word for word in words if word.lower() not in _NOTHING)
 
 
-def _allowed(text: str) -> frozenset[str] | None:
-    return None if text.upper() in {"ALL", "", "(NULL)"} else _names(text)
+def _parse_allowed_names(text: str) -> frozenset[str] | None:
+    return None if text.upper() in {"ALL", "", "(NULL)"} else _parse_comma_separated_names(text)
 
 
-def _same(name: str, cluster: str) -> bool:
+def _is_same_cluster(name: str, cluster: str) -> bool:
     return not cluster or name == cluster
 
 
-def _columns(form: str) -> int:
+def _count_columns(form: str) -> int:
     return form.count(",") + 1

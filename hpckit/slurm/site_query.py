@@ -1,8 +1,7 @@
 """Queries what a cluster offers and allows one user: few queries, each at most once.
 
-If a query gets no answer, the rest continues. There are at most three queries to slurmctld, and
-three to the accounting database, if there is one; four if QOS preempt jobs. planning judges what a
-limit means for a job.
+If a query gets no answer, the rest continues. There are at most three queries to slurmctld, and three to the
+accounting database, if there is one; four if QOS preempt jobs. planning judges what a limit means for a job.
 """
 
 from __future__ import annotations
@@ -15,15 +14,7 @@ from typing import TypeVar
 
 from hpckit.errors import SchedulerAbsentError, SchedulerError
 from hpckit.model.cluster.preemption import BY_QOS
-from hpckit.model.cluster.site import (
-    Account,
-    Association,
-    NodeGroup,
-    Qos,
-    Site,
-    SiteSettings,
-    SubmitLimits,
-)
+from hpckit.model.cluster.site import Account, Association, NodeGroup, Qos, Site, SiteSettings, SubmitLimits
 from hpckit.planning.checks import limits
 from hpckit.planning.checks.limits import Chosen
 from hpckit.slurm.commands import SlurmCommands
@@ -33,13 +24,13 @@ from hpckit.slurm.site_parse import (
     QOS_PREEMPTION,
     SINFO_FORMAT,
     USER_FORMAT,
-    read_accounts,
-    read_node_groups,
-    read_partitions,
-    read_qos,
-    read_qos_preemption,
-    read_site_settings,
-    read_user,
+    parse_accounts,
+    parse_node_groups,
+    parse_partitions,
+    parse_qos,
+    parse_qos_preemption,
+    parse_site_settings,
+    parse_user_associations,
 )
 from hpckit.values import dataclass, field
 
@@ -61,12 +52,12 @@ PATIENCE = timedelta(seconds=10)
 """How long a query about limits may delay work that can continue without an answer."""
 
 
-def user_command(user: str) -> tuple[str, ...]:
+def build_user_associations_query(user: str) -> tuple[str, ...]:
     """Return the query for a user's associations."""
     return ("sacctmgr", "-nP", "show", "user", user, "withassoc", f"format={USER_FORMAT}")
 
 
-def query_submit_limits(
+def ask_submit_limits(
     commands: SlurmCommands,
     account: str | None,
     partition: str | None,
@@ -76,26 +67,26 @@ def query_submit_limits(
 ) -> SubmitLimits:
     """Return how many jobs this user may submit there; None if there is no limit or no answer.
 
-    `user` is the login name, `heard` as in `read_site`. Raises no scheduler errors: an unknown
-    limit shows when sbatch refuses.
+    `user` is the login name, `heard` as in `ask_cluster_facts_for_user`. Raises no scheduler errors: an
+    unknown limit shows when sbatch refuses.
     """
-    site = read_site(commands, user, nodes=False, heard=heard)
-    return limits.submit_limits(site, Chosen.of(account, partition, qos))
+    site = ask_cluster_facts_for_user(commands, user, nodes=False, heard=heard)
+    return limits.find_submit_limits(site, Chosen.lower_case_account_and_qos(account, partition, qos))
 
 
-def read_nodes(commands: SlurmCommands) -> tuple[NodeGroup, ...] | None:
+def ask_node_groups(commands: SlurmCommands) -> tuple[NodeGroup, ...] | None:
     """Return the resources and states of the nodes; None if Slurm does not answer."""
-    return _Asking(commands=commands).ask(NODES, read_node_groups)()
+    return _Asking(commands=commands).start_parsed_query(NODES, parse_node_groups)()
 
 
-def ask_ahead(commands: SlurmCommands, heard: Heard) -> None:
-    """Begin the queries that every `read_site` with `heard` needs."""
+def start_site_queries(commands: SlurmCommands, heard: Heard) -> None:
+    """Begin the queries that every `ask_cluster_facts_for_user` with `heard` needs."""
     asking = _Asking(commands=commands, heard=heard)
-    asking.begin(CONFIG)
-    asking.begin(PARTITIONS)
+    asking.start_query(CONFIG)
+    asking.start_query(PARTITIONS)
 
 
-def read_site(
+def ask_cluster_facts_for_user(
     commands: SlurmCommands, user: str, *, nodes: bool = True, heard: Heard | None = None
 ) -> Site:
     """Return what is known about the cluster for this user; `unknown` lists why parts are missing.
@@ -104,13 +95,15 @@ def read_site(
     answers are added to it. Raises no scheduler errors.
     """
     asking = _Asking(commands=commands, heard={} if heard is None else heard)
-    settings = asking.ask(CONFIG, read_site_settings)
-    partitions = asking.ask(PARTITIONS, read_partitions)
-    groups = asking.ask(NODES, read_node_groups) if nodes else _nothing
+    settings = asking.start_parsed_query(CONFIG, parse_site_settings)
+    partitions = asking.start_parsed_query(PARTITIONS, parse_partitions)
+    groups = asking.start_parsed_query(NODES, parse_node_groups) if nodes else _answer_nothing
     known = settings()
-    associations, accounts, qos = _accounting(asking, known, user)
+    associations, accounts, qos = _start_accounting_queries(asking, known, user)
     by_qos = known is not None and known.preempt_type == BY_QOS
-    preemption = asking.ask(QOS_PREEMPTION, read_qos_preemption) if by_qos else _nothing
+    preemption = (
+        asking.start_parsed_query(QOS_PREEMPTION, parse_qos_preemption) if by_qos else _answer_nothing
+    )
     default, mine = associations() or (None, None)
     return Site(
         settings=known,
@@ -121,29 +114,31 @@ def read_site(
         accounts=accounts(),
         qos=qos(),
         qos_preemption=preemption(),
-        unknown=asking.unknown(),
+        unknown=asking.explain_missing_answers(),
     )
 
 
-def _nothing() -> None:
+def _answer_nothing() -> None:
     """Answer a query that was not made."""
 
 
 _Associations = tuple[str | None, tuple[Association, ...]]
 
 
-def _accounting(
+def _start_accounting_queries(
     asking: _Asking, known: SiteSettings | None, user: str
 ) -> tuple[_Answer[_Associations], _Answer[dict[str, Account]], _Answer[dict[str, Qos]]]:
     """Query the accounting, if there is one; accounts only if their limits are enforced."""
     if known is None or not known.accounting:
-        return _nothing, _nothing, _nothing
+        return _answer_nothing, _answer_nothing, _answer_nothing
     cluster = known.cluster
-    mine = asking.ask(user_command(user), lambda text: read_user(text, cluster))
-    accounts: _Answer[dict[str, Account]] = _nothing
-    if limits.limits_kept(Site(settings=known)):
-        accounts = asking.ask(ACCOUNTS, lambda text: read_accounts(text, cluster))
-    return mine, accounts, asking.ask(QOS, read_qos)
+    mine = asking.start_parsed_query(
+        build_user_associations_query(user), lambda text: parse_user_associations(text, cluster)
+    )
+    accounts: _Answer[dict[str, Account]] = _answer_nothing
+    if limits.are_limits_enforced(Site(settings=known)):
+        accounts = asking.start_parsed_query(ACCOUNTS, lambda text: parse_accounts(text, cluster))
+    return mine, accounts, asking.start_parsed_query(QOS, parse_qos)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,22 +149,22 @@ class _Asking:
     heard: Heard = field(default_factory=dict)
     unanswered: dict[str, str] = field(default_factory=dict)
 
-    def begin(self, words: tuple[str, ...]) -> None:
-        """Start a query, unless it was started; nobody waits for it when the process ends."""
+    def start_query(self, words: tuple[str, ...]) -> None:
+        """Start a query, unless it was started; the process does not wait for it at its end."""
         if words not in self.heard:
             said: Future[str] = Future()
-            Thread(target=self._run, args=(words, said), daemon=True, name="slurm").start()
+            Thread(target=self._run_query, args=(words, said), daemon=True, name="slurm").start()
             self.heard[words] = said.result
 
-    def _run(self, words: tuple[str, ...], said: Future[str]) -> None:
+    def _run_query(self, words: tuple[str, ...], said: Future[str]) -> None:
         try:
             said.set_result(self.commands.run(*words))
         except BaseException as error:  # noqa: BLE001
             said.set_exception(error)
 
-    def ask(self, words: tuple[str, ...], read: Callable[[str], _Found]) -> _Answer[_Found]:
+    def start_parsed_query(self, words: tuple[str, ...], read: Callable[[str], _Found]) -> _Answer[_Found]:
         """Start a query, and return a function for its parsed answer, None if there was none."""
-        self.begin(words)
+        self.start_query(words)
         said = self.heard[words]
 
         def _answer() -> _Found | None:
@@ -186,7 +181,7 @@ class _Asking:
 
         return _answer
 
-    def unknown(self) -> tuple[str, ...]:
+    def explain_missing_answers(self) -> tuple[str, ...]:
         """Return why queries got no answer: once for slurmctld, once for the database."""
         said = self.unanswered.items()
         controller = [message for program, message in said if program != _DATABASE]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpckit.model.cluster.gpus_asked import gpus_by_task
-from hpckit.model.cluster.nodes import compress_nodes
+from hpckit.model.cluster.gpus_asked import node_gpus_from_task_options
+from hpckit.model.cluster.nodes import compress_to_hostlist
 from hpckit.model.plan import ResourceSpec
 
 _NOT_INHERITED = (
@@ -44,7 +44,7 @@ _NOT_INHERITED = (
 """Prefixes of variables that srun would read as options of the step."""
 
 
-def agent_step(
+def build_agent_srun_command(
     resources: ResourceSpec,
     command: Sequence[str],
     *,
@@ -59,8 +59,10 @@ def agent_step(
     `only`, the step runs on just these nodes, next to a step that still holds their resources.
     """
     count = len(only) or resources.allocated_nodes
-    some = ["--overlap", f"--nodelist={compress_nodes(only)}"] if only else []
-    each = resources.gpus_per_node or gpus_by_task(resources)  # an agent is one task of many ranks
+    some = ["--overlap", f"--nodelist={compress_to_hostlist(only)}"] if only else []
+    each = resources.gpus_per_node or node_gpus_from_task_options(
+        resources
+    )  # an agent is one task of many ranks
     gpus = [f"--gpus-per-node={each}"] if each else []
     return [
         str(Path(bin_dir) / "srun") if bin_dir else "srun",
@@ -85,7 +87,7 @@ def agent_step(
     ]
 
 
-def listening_step(bin_dir: str | None = None) -> list[str]:
+def build_signal_listening_srun(bin_dir: str | None = None) -> list[str]:
     """Return the srun of an idle step, as only steps are signalled for a grace period (22.05)."""
     return [
         str(Path(bin_dir) / "srun") if bin_dir else "srun",
@@ -96,6 +98,6 @@ def listening_step(bin_dir: str | None = None) -> list[str]:
     ]
 
 
-def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def build_srun_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for that srun: the batch script's, without options for the step."""
     return {name: value for name, value in environ.items() if not name.startswith(_NOT_INHERITED)}

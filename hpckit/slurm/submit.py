@@ -19,10 +19,10 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from hpckit.errors import SchedulerError, SchedulerRefusedError, TemplateError
 from hpckit.model.plan import JobSpec
 from hpckit.record.layout import LaunchPaths
-from hpckit.slurm.cached_query import forget
-from hpckit.slurm.clusters import HINT, read_answer
-from hpckit.slurm.commands import SlurmCommands, command_error, stated_variables
-from hpckit.slurm.query import find_by_name, settings
+from hpckit.slurm.cached_query import invalidate_cached_answers
+from hpckit.slurm.clusters import HINT, parse_sbatch_answer
+from hpckit.slurm.commands import SlurmCommands, build_command_error, list_variables_to_hide_from_sbatch
+from hpckit.slurm.query import ask_scontrol_settings, find_jobs_by_name
 
 _STOPPED = frozenset({124, 137})
 """Exit codes of timeout(1) when it stopped a program with SIGTERM or SIGKILL."""
@@ -36,13 +36,7 @@ class FrozenScriptExecutor(SlurmExecutor):
     """
 
     def __init__(
-        self,
-        *,
-        text: str,
-        script: Path,
-        folder: Path,
-        commands: SlurmCommands,
-        options: Sequence[str] = (),
+        self, *, text: str, script: Path, folder: Path, commands: SlurmCommands, options: Sequence[str] = ()
     ) -> None:
         super().__init__(folder)
         self._text = text
@@ -71,7 +65,7 @@ class FrozenScriptExecutor(SlurmExecutor):
             )
         # submitit waits indefinitely; so may sbatch if the controller does not answer.
         patience = f"{self._commands.timeout.total_seconds():g}"
-        sbatch = self._commands.argv("sbatch", *self._options, str(self._script))
+        sbatch = self._commands.build_command_line("sbatch", *self._options, str(self._script))
         return ["timeout", "--kill-after=5", patience, *sbatch]
 
     def _num_tasks(self) -> int:
@@ -81,13 +75,13 @@ class FrozenScriptExecutor(SlurmExecutor):
     @staticmethod
     def _get_job_id_from_submission_command(string: str | bytes) -> str:
         said = string.decode(errors="replace") if isinstance(string, bytes) else string
-        job, cluster = read_answer(said) or (None, None)
+        job, cluster = parse_sbatch_answer(said) or (None, None)
         if job is None or cluster is not None:
             raise FailedSubmissionError(said)
         return job
 
 
-def submit(
+def submit_job(
     text: str,
     job: JobSpec,
     folder: Path,
@@ -106,46 +100,46 @@ def submit(
     with (
         tempfile.TemporaryDirectory(prefix="hpckit-submit-") as own,
         contextlib.redirect_stderr(io.StringIO()),
-        commands.own_environment(without=stated_variables(text)),
+        commands.use_slurm_environment(without=list_variables_to_hide_from_sbatch(text)),
     ):
         executor = FrozenScriptExecutor(
             text=text,
             script=script,
             folder=Path(own),
             commands=commands,
-            options=_behind(job, behind, waits),
+            options=_build_dependency_options(job, behind, waits),
         )
         try:
             return executor.submit_frozen()
         except FailedJobError as error:
-            raise _failure(error, commands) from error
+            raise _build_submit_error(error, commands) from error
         except FailedSubmissionError as error:
-            return _settled(str(error), job.name, commands)
+            return _find_job_in_unusual_answer(str(error), job.name, commands)
         finally:
-            forget(commands)
+            invalidate_cached_answers(commands)
 
 
-def _settled(answer: str, name: str, commands: SlurmCommands) -> str:
-    """Return the job of this name that an answer means which is not sbatch's usual one.
+def _find_job_in_unusual_answer(answer: str, name: str, commands: SlurmCommands) -> str:
+    """Return the job of this name that an unusual answer of sbatch refers to.
 
     A job on another cluster is cancelled, whether a user's template or the site sent it there.
     """
-    job, cluster = read_answer(answer) or (None, None)
+    job, cluster = parse_sbatch_answer(answer) or (None, None)
     if job is not None and cluster is not None:
-        if cluster == settings(commands, "config").get("ClusterName"):
+        if cluster == ask_scontrol_settings(commands, "config").get("ClusterName"):
             return job
-        _take_back(job, cluster, commands)
+        _cancel_on_other_cluster(job, cluster, commands)
     numbers = re.findall(r"\d+", answer)
-    for job in reversed(find_by_name(name, commands)):
+    for job in reversed(find_jobs_by_name(name, commands)):
         if job in numbers:
             return job
     raise SchedulerRefusedError(
         f"sbatch answered with {answer!r}, not with the id of a job named {name}",
-        hint="a wrapper may stand in front of sbatch: set cluster.bin_dir to Slurm's own",
+        hint="sbatch may be a wrapper script: set cluster.bin_dir to Slurm's own programs",
     )
 
 
-def _take_back(job: str, cluster: str, commands: SlurmCommands) -> None:
+def _cancel_on_other_cluster(job: str, cluster: str, commands: SlurmCommands) -> None:
     """Cancel a job on another cluster; raise SchedulerRefusedError in any case."""
     try:
         commands.run("scancel", f"--clusters={cluster}", job)
@@ -155,7 +149,7 @@ def _take_back(job: str, cluster: str, commands: SlurmCommands) -> None:
     raise SchedulerRefusedError(f"job {job} went to the cluster {cluster}; {then}", hint=HINT)
 
 
-def _behind(job: JobSpec, behind: str | None, waits: str | None) -> list[str]:
+def _build_dependency_options(job: JobSpec, behind: str | None, waits: str | None) -> list[str]:
     """Return the dependency options; job ids are known only after the script was frozen."""
     if behind is None and waits is None:
         return []
@@ -164,9 +158,9 @@ def _behind(job: JobSpec, behind: str | None, waits: str | None) -> list[str]:
     return [*options, "--kill-on-invalid-dep=yes"] if waits else options
 
 
-def _failure(error: FailedJobError, commands: SlurmCommands) -> SchedulerError:
+def _build_submit_error(error: FailedJobError, commands: SlurmCommands) -> SchedulerError:
     cause = error.__cause__
     code = cause.returncode if isinstance(cause, subprocess.CalledProcessError) else 1
     if code in _STOPPED:
-        return commands.no_answer("sbatch")
-    return command_error("sbatch", code, str(error), commands.environ)
+        return commands.build_timeout_error("sbatch")
+    return build_command_error("sbatch", code, str(error), commands.environ)

@@ -1,7 +1,7 @@
 """Finds what a user's template holds and no script will: it extends another template.
 
 Of a template that extends another one, Jinja prints what stands before `extends`, and the blocks
-that the other one has. Everything else is lost without a word.
+that the other one has. Everything else is lost without a message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TemplateBlocks:
     environment: jinja2.Environment
     names: Mapping[str, str]
 
-    def check(self, name: str) -> None:
+    def check_template(self, name: str) -> None:
         """Check a template, and those that it extends.
 
         Raises TemplateError for what would be lost, and jinja2's errors for a template that is
@@ -35,21 +35,23 @@ class TemplateBlocks:
         seen: set[str] = set()
         while name not in seen:
             seen.add(name)
-            tree = self._parsed(name)
-            extended = self._extended(tree)
+            tree = self._parse_template(name)
+            extended = self._find_parent_template(tree)
             if extended is None:
                 return
-            known = self._known(extended, {name})
+            known = self._list_known_blocks(extended, {name})
             if known is not None:
-                _check_body(_behind_extends(tree), name, extended, known | _printed_by_name(tree))
+                _check_template_body(
+                    _body_after_extends(tree), name, extended, known | _list_self_printed_blocks(tree)
+                )
             name = extended
 
-    def _parsed(self, name: str) -> nodes.Template:
+    def _parse_template(self, name: str) -> nodes.Template:
         assert self.environment.loader is not None  # noqa: S101  # our environments have one
         source, file, _ = self.environment.loader.get_source(self.environment, name)
         return self.environment.parse(source, name, file)
 
-    def _extended(self, tree: nodes.Template) -> str | None:
+    def _find_parent_template(self, tree: nodes.Template) -> str | None:
         """Return the template that this one always extends; None if it is none, or not known."""
         extends = next((node for node in tree.body if isinstance(node, nodes.Extends)), None)
         if extends is None:
@@ -59,27 +61,26 @@ class TemplateBlocks:
         named = extends.template
         return self.names.get(named.name) if isinstance(named, nodes.Name) else None
 
-    def _known(self, name: str, seen: set[str]) -> frozenset[str] | None:
-        """Return the blocks of a template and of those that it extends; None if not all known."""
+    def _list_known_blocks(self, name: str, seen: set[str]) -> frozenset[str] | None:
         if name in seen:
             return frozenset()
         seen.add(name)
-        tree = self._parsed(name)
+        tree = self._parse_template(name)
         own = frozenset(block.name for block in tree.find_all(nodes.Block))
-        extended = self._extended(tree)
+        extended = self._find_parent_template(tree)
         if extended is None:
             return None if tree.find(nodes.Extends) else own
-        others = self._known(extended, seen)
+        others = self._list_known_blocks(extended, seen)
         return None if others is None else own | others
 
 
-def _behind_extends(tree: nodes.Template) -> Sequence[nodes.Node]:
-    """Return the body behind `extends`: what stands before it is printed."""
+def _body_after_extends(tree: nodes.Template) -> Sequence[nodes.Node]:
+    """Return the body after `extends`: what comes before it is printed."""
     place = next(n for n, one in enumerate(tree.body) if isinstance(one, nodes.Extends))
     return tree.body[place + 1 :]
 
 
-def _printed_by_name(tree: nodes.Template) -> frozenset[str]:
+def _list_self_printed_blocks(tree: nodes.Template) -> frozenset[str]:
     """Return the blocks that a template prints itself, as in `{{ self.mine() }}`."""
     return frozenset(
         node.attr
@@ -88,34 +89,32 @@ def _printed_by_name(tree: nodes.Template) -> frozenset[str]:
     )
 
 
-def _check_body(
-    body: Sequence[nodes.Node], name: str, extended: str, known: frozenset[str]
-) -> None:
-    for node in _reached(body):
+def _check_template_body(body: Sequence[nodes.Node], name: str, extended: str, known: frozenset[str]) -> None:
+    for node in _walk_output_nodes(body):
         if isinstance(node, nodes.Block):
             if node.name not in known:
-                raise _unknown(node, name, extended, known)
-        elif text := _lost_text(node):
+                raise _build_unknown_block_error(node, name, extended, known)
+        elif text := _describe_lost_output(node):
             raise TemplateError(
-                f"line {node.lineno} of {name}: {text!r} stands outside of blocks, so that it "
+                f"line {node.lineno} of {name}: {text!r} is outside of all blocks, so that it "
                 "would not be in the script",
                 hint="put it into a block: {% block setup %}{{ super() }}…{% endblock %}",
             )
 
 
-def _reached(body: Sequence[nodes.Node]) -> Iterator[nodes.Node]:
+def _walk_output_nodes(body: Sequence[nodes.Node]) -> Iterator[nodes.Node]:
     """Yield blocks and output, also those within control structures; not what is in a block."""
     for node in body:
         if isinstance(node, _CONTROL):
             inner = [child for child in node.iter_child_nodes() if isinstance(child, nodes.Stmt)]
-            yield from _reached(inner)
+            yield from _walk_output_nodes(inner)
         elif isinstance(node, nodes.Output):
             yield from node.nodes
         else:
             yield node
 
 
-def _lost_text(node: nodes.Node) -> str:
+def _describe_lost_output(node: nodes.Node) -> str:
     """Return what a node would print, shortened; empty if nothing."""
     if isinstance(node, nodes.TemplateData):
         lines = node.data.strip().splitlines()
@@ -125,11 +124,12 @@ def _lost_text(node: nodes.Node) -> str:
     return "an expression" if isinstance(node, nodes.Expr | nodes.CallBlock) else ""
 
 
-def _unknown(block: nodes.Block, name: str, extended: str, known: frozenset[str]) -> TemplateError:
+def _build_unknown_block_error(
+    block: nodes.Block, name: str, extended: str, known: frozenset[str]
+) -> TemplateError:
     near = get_close_matches(block.name, known, n=1)
     return TemplateError(
-        f"line {block.lineno} of {name}: {extended} has no block {block.name}, so that nothing of "
+        f"line {block.lineno} of {name}: {extended} has no block {block.name}, so that none of "
         "it would be in the script",
-        hint=f"{f'did you mean {near[0]}? ' if near else ''}Blocks are "
-        f"{', '.join(sorted(known)) or 'none'}",
+        hint=f"{f'did you mean {near[0]}? ' if near else ''}Blocks are {', '.join(sorted(known)) or 'none'}",
     )

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from hpckit.errors import SchedulerRefusedError
 from hpckit.model.cluster.site import NodeGroup
-from hpckit.model.finding import ExpectedStart, Finding, error, warning
+from hpckit.model.finding import ExpectedStart, Finding, build_error_finding, build_warning_finding
 from hpckit.model.plan import JobSpec
 from hpckit.patterns import lazy_pattern
-from hpckit.slurm.commands import SlurmCommands, stated_variables
-from hpckit.slurm.parse import parse_time
+from hpckit.slurm.commands import SlurmCommands, list_variables_to_hide_from_sbatch
+from hpckit.slurm.parse import parse_slurm_time
 
 _START = lazy_pattern(r"Job \S+ to start at (\S+)(.*)")
 _UNDECIDED = (
@@ -26,11 +26,8 @@ accept such a job and let it wait. Seen with 22.05.
 """
 
 
-def rehearse(
-    job: JobSpec,
-    text: str,
-    commands: SlurmCommands,
-    nodes: Callable[[], Sequence[NodeGroup] | None],
+def dry_run_sbatch(
+    job: JobSpec, text: str, commands: SlurmCommands, nodes: Callable[[], Sequence[NodeGroup] | None]
 ) -> ExpectedStart | Finding:
     """Return when the job would start, or why Slurm refuses it; raises SchedulerAwayError.
 
@@ -43,34 +40,32 @@ def rehearse(
         script = Path(folder) / "job.sbatch"
         script.write_text(text, encoding="utf-8")
         try:
-            said = commands.run_aloud(
-                "sbatch", "--test-only", *first, str(script), without=stated_variables(text)
+            said = commands.run_with_all_output(
+                "sbatch", "--test-only", *first, str(script), without=list_variables_to_hide_from_sbatch(text)
             )
         except SchedulerRefusedError as refusal:
-            return _refused(job, refusal, nodes)
-    return _expected(job, said)
+            return _build_refusal_finding(job, refusal, nodes)
+    return _parse_expected_start(job, said)
 
 
-def _expected(job: JobSpec, said: str) -> ExpectedStart:
+def _parse_expected_start(job: JobSpec, said: str) -> ExpectedStart:
     match = _START.search(said)
     if match is None:
         return ExpectedStart(job_index=job.index, at=None, words=" ".join(said.split()))
-    return ExpectedStart(job_index=job.index, at=parse_time(match[1]), words=match[2].strip())
+    return ExpectedStart(job_index=job.index, at=parse_slurm_time(match[1]), words=match[2].strip())
 
 
-def _refused(
-    job: JobSpec,
-    refusal: SchedulerRefusedError,
-    nodes: Callable[[], Sequence[NodeGroup] | None],
+def _build_refusal_finding(
+    job: JobSpec, refusal: SchedulerRefusedError, nodes: Callable[[], Sequence[NodeGroup] | None]
 ) -> Finding:
     undecided = any(mark in refusal.message.lower() for mark in _UNDECIDED)
     groups = nodes() if undecided else ()
-    if groups is None or any(not group.usable for group in groups):
-        return warning(
+    if groups is None or any(not group.accepts_jobs for group in groups):
+        return build_warning_finding(
             "resources",
             job.name,
             f"{refusal.message}; some nodes are down, drained or reserved, so that the job may "
             "have to wait for them",
             refusal.hint,
         )
-    return error("resources", job.name, refusal.message, refusal.hint)
+    return build_error_finding("resources", job.name, refusal.message, refusal.hint)

@@ -14,24 +14,24 @@ from hpckit.context import Context
 from hpckit.errors import HpckitError, NotFoundError, UsageError
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
-from hpckit.planning.printed_metrics import Patterns, printed_patterns, printed_row
+from hpckit.planning.printed_metrics import Patterns, compile_metric_patterns, parse_printed_metrics
 from hpckit.record.frozen import RunHead
 from hpckit.record.launches import (
     Launch,
-    load_configs,
+    load_frozen_configs,
     load_launch,
-    load_settings,
+    load_run_settings,
     read_launch_history,
 )
-from hpckit.record.logs import LogTail, rank_logs, rounds
-from hpckit.record.lookup import find_evidence, list_launches
-from hpckit.record.snapshot.identity import frozen_identity
-from hpckit.record.snapshot.outside import paths_of, recorded_outside
-from hpckit.report.results import compared_keys
-from hpckit.report.selection import assigned, typed_value
+from hpckit.record.logs import LogTail, find_rank_logs, list_attempt_rounds
+from hpckit.record.lookup import find_launch_of_any_owner, list_own_launches
+from hpckit.record.snapshot.identity import read_frozen_identity
+from hpckit.record.snapshot.outside import parse_outside_code_paths, read_outside_code_checksums
+from hpckit.report.results import count_runs_by_key
+from hpckit.report.selection import parse_override_value, parse_overrides
 from hpckit.values import replace
 from hpckit.views.freshness import Freshness
-from hpckit.views.launch_view import Ask, LaunchView, launch_views, note_warnings
+from hpckit.views.launch_view import Ask, LaunchView, build_launch_views, print_view_warnings
 
 ChosenRuns = tuple[LaunchView, Sequence[RunView]]
 """A launch, and the selected ones of its runs."""
@@ -40,7 +40,7 @@ ChosenRuns = tuple[LaunchView, Sequence[RunView]]
 _GROUP = "experiment"
 
 
-def chosen_runs(
+def select_runs_across_launches(
     references: Sequence[str],
     experiment: str | None,
     base: Path,
@@ -58,30 +58,32 @@ def chosen_runs(
     them are used, else those of the newest launch. Each scheduler is asked once.
     """
     if experiment is None:
-        questions = named_runs(references, base, context)
+        questions = find_named_runs(references, base, context)
     elif references:
         raise UsageError(
-            "--experiment looks through all launches, and some are named as well",
+            "--experiment searches all launches, but some are given by name as well",
             hint="leave one of the two out",
         )
     else:
-        questions = list(_of_experiment(experiment, base, context))
-    again = _add_reruns(questions, context) if reruns else set[tuple[str, int]]()
-    views = launch_views(questions, context, ask=Ask.open_runs, freshness=freshness)
-    note_warnings(views, context)
+        questions = list(_find_experiment_runs(experiment, base, context))
+    again = _add_reruns_of_named_runs(questions, context) if reruns else set[tuple[str, int]]()
+    views = build_launch_views(questions, context, ask=Ask.open_runs, freshness=freshness)
+    print_view_warnings(views, context)
     if len(views) == 1:
         return [(view, view.runs) for view in views]
-    kept = (_without(view, again) for view in views)
-    chosen = _newest(sorted(kept, key=lambda view: view.launch.created_at, reverse=True))[::-1]
+    kept = (_drop_superseded_runs(view, again) for view in views)
+    chosen = _select_launch_for_each_signature(
+        sorted(kept, key=lambda view: view.launch.created_at, reverse=True)
+    )[::-1]
     launches = [view.launch for view, _ in chosen]
-    identities = {frozen_identity(launch.paths) for launch in launches}
-    lines = frozenset[str]().union(*(recorded_outside(launch.paths) for launch in launches))
-    if len(identities) > 1 or None in identities or len(paths_of(lines)) < len(lines):
+    identities = {read_frozen_identity(launch.paths) for launch in launches}
+    lines = frozenset[str]().union(*(read_outside_code_checksums(launch.paths) for launch in launches))
+    if len(identities) > 1 or None in identities or len(parse_outside_code_paths(lines)) < len(lines):
         context.note(f"the code of these {len(launches)} launches differs, or was not recorded")
     return chosen
 
 
-def named_runs(
+def find_named_runs(
     references: Sequence[str], base: Path, context: Context
 ) -> list[tuple[Launch, Sequence[int] | None]]:
     """Return each named launch once, with its named runs, None for all; raises NotFoundError.
@@ -90,7 +92,7 @@ def named_runs(
     """
     found: dict[Path, tuple[Launch, set[int]]] = {}
     for name in dict.fromkeys(references) or [None]:
-        selection = find_evidence(name, base, cwd=context.cwd)
+        selection = find_launch_of_any_owner(name, base, cwd=context.cwd)
         folder = selection.launch.folder.resolve()
         launch, indices = found.setdefault(folder, (selection.launch, set()))
         indices.update(range(len(launch.runs)) if selection.index is None else (selection.index,))
@@ -100,7 +102,7 @@ def named_runs(
     ]
 
 
-def _add_reruns(
+def _add_reruns_of_named_runs(
     questions: list[tuple[Launch, Sequence[int] | None]], context: Context
 ) -> set[tuple[str, int]]:
     """Add the runs that are one of these again, by `rerun` or the same words; return which were."""
@@ -111,7 +113,7 @@ def _add_reruns(
     }
     again: set[tuple[str, int]] = set()
     named = {launch.id for launch, _ in questions}
-    later = _readable(list_launches(questions[0][0].folder.parent), context)
+    later = _load_readable_launches(list_own_launches(questions[0][0].folder.parent), context)
     for launch in sorted(later, key=lambda launch: launch.created_at):
         history = read_launch_history(launch)
         signatures = {wanted[key] for key in wanted if key[0] in history.known}
@@ -128,7 +130,7 @@ def _add_reruns(
     return again
 
 
-def _without(view: LaunchView, again: Collection[tuple[str, int]]) -> LaunchView:
+def _drop_superseded_runs(view: LaunchView, again: Collection[tuple[str, int]]) -> LaunchView:
     """Return the view without runs that did not complete and were started again elsewhere."""
     kept = (
         run
@@ -138,14 +140,14 @@ def _without(view: LaunchView, again: Collection[tuple[str, int]]) -> LaunchView
     return replace(view, runs=tuple(kept))
 
 
-def _of_experiment(
+def _find_experiment_runs(
     name: str, base: Path, context: Context
 ) -> Iterator[tuple[Launch, Sequence[int] | None]]:
-    launches = list(_readable(list_launches(base), context))
+    launches = list(_load_readable_launches(list_own_launches(base), context))
     found = [
         (launch, indices)
         for launch in launches
-        if (indices := [run.index for run in launch.runs if _is_of(launch, run, name)])
+        if (indices := [run.index for run in launch.runs if _belongs_to_experiment(launch, run, name)])
     ]
     if not found:
         there = ", ".join(sorted({launch.name for launch in launches})) or "none"
@@ -156,27 +158,26 @@ def _of_experiment(
     yield from found
 
 
-def _is_of(launch: Launch, run: RunHead, name: str) -> bool:
-    """Return whether a run's experiment, or its launch's name, matches the name."""
-    chosen = assigned(run.overrides).get(_GROUP)
+def _belongs_to_experiment(launch: Launch, run: RunHead, name: str) -> bool:
+    chosen = parse_overrides(run.overrides).get(_GROUP)
     return fnmatchcase(launch.name, name) or (chosen is not None and fnmatchcase(chosen, name))
 
 
-def overrides_by_run(
+def collect_overrides_by_run(
     chosen: Sequence[ChosenRuns], context: Context
 ) -> Mapping[str, Mapping[str, str]]:
     """Return the overrides of each run by its id, with those of others that it shares.
 
     Where only some runs override a key, another one has the value in its own configuration.
     """
-    found = {run.record.id: assigned(run.record.overrides) for _, runs in chosen for run in runs}
-    keys = [key for key, count in compared_keys(found.values()).items() if count < len(found)]
+    found = {run.record.id: parse_overrides(run.record.overrides) for _, runs in chosen for run in runs}
+    keys = [key for key, count in count_runs_by_key(found.values()).items() if count < len(found)]
     spelled: dict[tuple[str, str], str] = {}
     lacking: list[tuple[dict[str, str], str, str]] = []
-    for run, config in _configurations(chosen, context) if keys else ():
+    for run, config in _read_run_configs(chosen, context) if keys else ():
         given = found[run.id]
         for key in keys:
-            text = _value_text(config, key)
+            text = _format_config_value(config, key)
             if text is not None and key in given:
                 spelled.setdefault((key, text), given[key])
             elif text is not None:
@@ -186,24 +187,24 @@ def overrides_by_run(
     return found
 
 
-def _configurations(
+def _read_run_configs(
     chosen: Sequence[ChosenRuns], context: Context
 ) -> Iterator[tuple[RunRecord, Mapping[str, Any]]]:
     """Yield runs with their configuration, but not those that still have to ask for values."""
     for view, runs in chosen:
         launch, records = view.launch, {run.record.index: run.record for run in runs}
         try:
-            for index, config in enumerate(load_configs(launch)):
+            for index, config in enumerate(load_frozen_configs(launch)):
                 run, asks = records.get(index), launch.searched
                 if run is None or (asks and run.overrides == launch.overrides(index)):
                     continue
                 changed = asks or index in launch.settings_changes
-                yield run, load_settings(launch, index)[1] if changed else config
+                yield run, load_run_settings(launch, index)[1] if changed else config
         except HpckitError as error:
             context.note(f"warning: {error.message}")
 
 
-def _value_text(config: Any, key: str) -> str | None:
+def _format_config_value(config: Any, key: str) -> str | None:
     """Return a value of a configuration as an override has it; None for a group, or no value."""
     for part in key.split("."):
         if not isinstance(config, Mapping) or part not in config:
@@ -211,51 +212,51 @@ def _value_text(config: Any, key: str) -> str | None:
         config = config[part]
     if isinstance(config, Mapping):
         return None
-    plain = isinstance(config, str) and typed_value(config) == config
+    plain = isinstance(config, str) and parse_override_value(config) == config
     return config if plain else json.dumps(config, ensure_ascii=False)
 
 
-def with_printed(chosen: Sequence[ChosenRuns], wanted: Sequence[str]) -> Sequence[ChosenRuns]:
+def add_printed_metrics(chosen: Sequence[ChosenRuns], wanted: Sequence[str]) -> Sequence[ChosenRuns]:
     """Return the runs with metrics of what their rank 0 printed in its latest attempt.
 
     `wanted` has names, with commas between them, or expressions as `observe.printed_metrics`.
     The last value of each counts. Raises ConfigError.
     """
     names = (text.split(",") if "(?P<" not in text else [text] for text in wanted)
-    patterns = printed_patterns([*chain.from_iterable(names)])
+    patterns = compile_metric_patterns([*chain.from_iterable(names)])
     return [
-        (view, [_with_printed(view.launch, run, patterns) for run in runs]) for view, runs in chosen
+        (view, [_add_printed_metrics(view.launch, run, patterns) for run in runs]) for view, runs in chosen
     ]
 
 
-def _with_printed(launch: Launch, run: RunView, patterns: Patterns) -> RunView:
+def _add_printed_metrics(launch: Launch, run: RunView, patterns: Patterns) -> RunView:
     index, found = run.record.index, dict(run.record.metrics)
-    for number in rounds(launch, index):
-        if (log := rank_logs(launch, index, round_number=number).get(0)) is not None:
+    for number in list_attempt_rounds(launch, index):
+        if (log := find_rank_logs(launch, index, round_number=number).get(0)) is not None:
             tail = LogTail(log.path)
-            for line in chain(tail.lines(), tail.rest()):
-                row = printed_row(line, patterns)
+            for line in chain(tail.read_new_lines(), tail.read_unfinished_line()):
+                row = parse_printed_metrics(line, patterns)
                 found |= {name: value for name, value in row.items() if name != "step"}
     return replace(run, record=replace(run.record, metrics=found))
 
 
-def unlogged_metrics(launch: Launch, runs: Sequence[RunView]) -> Sequence[str]:
+def find_unlogged_metrics(launch: Launch, runs: Sequence[RunView]) -> Sequence[str]:
     """Return the names in `observe.printed_metrics` that none of these runs of a launch logged."""
     found = {name for run in runs for name in run.record.metrics}
     first: dict[tuple[str | None, ...], int] = {}
     for record in (run.record for run in runs):
-        given = assigned(record.overrides).items()
+        given = parse_overrides(record.overrides).items()
         words = (f"{key}={text}" for key, text in given if key.startswith(("observe", _GROUP)))
         first.setdefault((record.stage, *words), record.index)
     wanted: dict[str, None] = {}
     with suppress(HpckitError):  # a table needs no configuration
         for index in first.values():
-            printed = load_settings(launch, index)[0].observe.printed_metrics
-            wanted |= dict.fromkeys(chain(*(names for _, names, _ in printed_patterns(printed))))
+            printed = load_run_settings(launch, index)[0].observe.printed_metrics
+            wanted |= dict.fromkeys(chain(*(names for _, names, _ in compile_metric_patterns(printed))))
     return [name for name in wanted if name not in found and name != "step"]
 
 
-def _readable(folders: Iterable[Path], context: Context) -> Iterator[Launch]:
+def _load_readable_launches(folders: Iterable[Path], context: Context) -> Iterator[Launch]:
     for folder in folders:
         try:
             yield load_launch(folder)
@@ -263,20 +264,20 @@ def _readable(folders: Iterable[Path], context: Context) -> Iterator[Launch]:
             context.note(f"warning: {error.message}")
 
 
-def _newest(views: Sequence[LaunchView]) -> list[ChosenRuns]:
+def _select_launch_for_each_signature(views: Sequence[LaunchView]) -> list[ChosenRuns]:
     """Return the runs of one launch for each signature; `views` are newest first."""
     winners: dict[str, tuple[str, bool]] = {}
     for view in views:
         for run in view.runs:
-            signature, completed = _signature(view, run), run.state is RunState.completed
+            signature, completed = _run_signature(view, run), run.state is RunState.completed
             if signature not in winners or (completed and not winners[signature][1]):
                 winners[signature] = (view.launch.id, completed)
     chosen = [
-        (view, [run for run in view.runs if winners[_signature(view, run)][0] == view.launch.id])
+        (view, [run for run in view.runs if winners[_run_signature(view, run)][0] == view.launch.id])
         for view in views
     ]
     return [(view, runs) for view, runs in chosen if runs]
 
 
-def _signature(view: LaunchView, run: RunView) -> str:
+def _run_signature(view: LaunchView, run: RunView) -> str:
     return view.launch.runs[run.record.index].signature

@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
 from hpckit.model.blocked import HAS_ENDED
-from hpckit.model.counted import listed
+from hpckit.model.counted import format_short_list
 from hpckit.model.plain import to_plain
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
 from hpckit.patterns import lazy_pattern
-from hpckit.record.launches import Launch, read_runs
+from hpckit.record.launches import Launch, read_run_records
 from hpckit.record.lookup import Selection
-from hpckit.record.store import append_lines
+from hpckit.record.store import append_json_lines
 from hpckit.runtime.mailbox import LOOK_S, WAIT_S, Mailbox, Named
-from hpckit.views.launch_view import Ask, launch_view
+from hpckit.views.launch_view import Ask, build_launch_view
 
 _RECORD_S = 5.0
 """How often a wait reads the run's record."""
@@ -30,33 +30,36 @@ NamedRequest = TypeVar("NamedRequest", bound=Named)
 NamedAnswer = TypeVar("NamedAnswer", bound=Named)
 
 
-def request_name(context: Context) -> str:
+def create_request_name(context: Context) -> str:
     """Return a name for a request that no other has."""
     token = _NOT_IN_NAMES.sub("", context.token())[:32] or "0"
     return f"{context.now():%Y%m%dT%H%M%SZ}-{token}"
 
 
-def ask_run(
+def ask_supervisor_and_wait(
     mailbox: Mailbox[NamedRequest, NamedAnswer],
     request: NamedRequest,
     launch: Launch,
     asked: RunRecord,
     context: Context,
 ) -> NamedAnswer:
-    """Return the answer to a request; raises RunError as `put_request` and `await_answer` do."""
-    put_request(mailbox.requests, to_plain(request))
-    return await_answer(lambda: mailbox.read(request.id), launch, asked, context)
+    """Return the answer to a request.
+
+    Raises RunError as `append_supervisor_request` and `await_answer_of_run` do.
+    """
+    append_supervisor_request(mailbox.requests, to_plain(request))
+    return wait_for_supervisor_answer(lambda: mailbox.get_answer(request.id), launch, asked, context)
 
 
-def put_request(file: Path, request: Mapping[str, Any]) -> int:
+def append_supervisor_request(file: Path, request: Mapping[str, Any]) -> int:
     """Append a request to a file; return its number. Raises RunError."""
     try:
-        return append_lines(file, request)
+        return append_json_lines(file, request)
     except OSError as error:
         raise RunError(f"cannot write {file}: {error.strerror}") from error
 
 
-def await_answer(
+def wait_for_supervisor_answer(
     read: Callable[[], Answer | None], launch: Launch, asked: RunRecord, context: Context
 ) -> Answer:
     """Return the first answer that `read` gives to what a running run was asked.
@@ -67,7 +70,7 @@ def await_answer(
     while (answer := read()) is None:
         late = waited_s >= WAIT_S
         if late or waited_s % _RECORD_S < LOOK_S:
-            _check_running(launch, asked)
+            _refuse_if_run_ended(launch, asked)
         if late:
             raise RunError(
                 f"the supervisor of run {asked.id} did not answer within {WAIT_S:.0f} s",
@@ -79,8 +82,8 @@ def await_answer(
     return answer
 
 
-def _check_running(launch: Launch, asked: RunRecord) -> None:
-    (record,) = read_runs(launch, [asked.index])
+def _refuse_if_run_ended(launch: Launch, asked: RunRecord) -> None:
+    (record,) = read_run_records(launch, [asked.index])
     if record.attempt == asked.attempt and record.state.ended:
         raise RunError(
             f"run {asked.id} {HAS_ENDED[record.state]} before it could answer",
@@ -91,11 +94,8 @@ def _check_running(launch: Launch, asked: RunRecord) -> None:
 _SHOWN = 10
 
 
-def running_run(
-    selection: Selection,
-    context: Context,
-    asked: str,
-    otherwise: Callable[[RunView], bool] = lambda _: False,
+def find_single_running_run(
+    selection: Selection, context: Context, asked: str, otherwise: Callable[[RunView], bool] = lambda _: False
 ) -> RunView:
     """Return the selected run, or the only one of the launch that is running.
 
@@ -103,13 +103,13 @@ def running_run(
     those that `otherwise` takes. Raises UsageError if not exactly one run is such a run.
     """
     launch = selection.launch
-    view = launch_view(launch, context, ask=Ask.open_runs, indices=selection.indices)
+    view = build_launch_view(launch, context, ask=Ask.open_runs, indices=selection.indices)
     running = [run for run in view.runs if run.state is RunState.running]
     running = running or [run for run in view.runs if otherwise(run)]
     if len(running) == 1:
         return running[0]
     if running:
-        names = listed([run.record.id for run in running], _SHOWN)
+        names = format_short_list([run.record.id for run in running], _SHOWN)
         raise UsageError(f"launch {launch.id} has several such runs", hint=f"name one of {names}")
     if len(view.runs) == 1:
         run, state = view.runs[0].record.id, view.runs[0].state
@@ -117,6 +117,4 @@ def running_run(
             f"run {run} is not running ({state}): only a running run can be {asked}",
             hint=f"`hpckit status {run}` says more, `hpckit logs` what it printed",
         )
-    raise UsageError(
-        f"no run of launch {launch.id} is running", hint="`hpckit status` shows how they stand"
-    )
+    raise UsageError(f"no run of launch {launch.id} is running", hint="`hpckit status` shows how they stand")

@@ -13,18 +13,18 @@ from pathlib import Path
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.run import RunView
-from hpckit.record.launches import Launch, load_settings
+from hpckit.record.launches import Launch, load_run_settings
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.lookup import Selection
-from hpckit.record.remove import is_plain
-from hpckit.record.snapshot.changes import frozen_sums
-from hpckit.record.snapshot.environment import environment_differences
-from hpckit.record.snapshot.identity import frozen_identity
-from hpckit.record.snapshot.outside import path_of, recorded_outside
-from hpckit.record.store import open_plain, read_object
-from hpckit.report.comparison import CodeDifference, ResultPair, RunComparison, key_differences
+from hpckit.record.remove import is_reached_without_links
+from hpckit.record.snapshot.changes import read_frozen_checksums
+from hpckit.record.snapshot.environment import list_environment_differences
+from hpckit.record.snapshot.identity import read_frozen_identity
+from hpckit.record.snapshot.outside import parse_outside_code_path, read_outside_code_checksums
+from hpckit.record.store import open_regular_file, read_json_object
+from hpckit.report.comparison import CodeDifference, ResultPair, RunComparison, find_key_differences
 from hpckit.views.freshness import Freshness
-from hpckit.views.launch_view import launch_head, launch_views, note_warnings
+from hpckit.views.launch_view import build_launch_head, build_launch_views, print_view_warnings
 
 _RESOURCES = "resources."
 _MOST_BYTES = 2_000_000
@@ -42,11 +42,11 @@ def compare_selections(
     Runs of launches are paired if they have the same overrides; if equally many are left on both
     sides, also by their order. Raises UsageError if one run would be compared with several.
     """
-    (left, old_runs, old_name), (right, new_runs, new_name) = _sides(old, new, context, freshness)
-    pairs, alone = _pairs(old_runs, new_runs)
-    keys = key_differences(
+    (left, old_runs, old_name), (right, new_runs, new_name) = _load_both_sides(old, new, context, freshness)
+    pairs, alone = _pair_runs(old_runs, new_runs)
+    keys = find_key_differences(
         [
-            (load_settings(left, one.record.index)[1], load_settings(right, other.record.index)[1])
+            (load_run_settings(left, one.record.index)[1], load_run_settings(right, other.record.index)[1])
             for one, other in pairs
         ]
     )
@@ -55,29 +55,25 @@ def compare_selections(
         new=new_name,
         config=tuple(key for key in keys if not key.key.startswith(_RESOURCES)),
         resources=tuple(key for key in keys if key.key.startswith(_RESOURCES)),
-        code=_code(left, right, text=code),
-        environment=environment_differences(
-            read_object(left.paths.environment), read_object(right.paths.environment)
+        code=_compare_code(left, right, text=code),
+        environment=list_environment_differences(
+            read_json_object(left.paths.environment), read_json_object(right.paths.environment)
         ),
-        results=tuple(_result(one, other) for one, other in pairs),
+        results=tuple(_compare_results(one, other) for one, other in pairs),
         alone=tuple(view.record.id for view in alone),
-        foreign=(launch_head(left).foreign, launch_head(right).foreign),
+        foreign=(build_launch_head(left).foreign, build_launch_head(right).foreign),
     )
 
 
-def _sides(
+def _load_both_sides(
     old: Selection, new: Selection, context: Context, freshness: Freshness
 ) -> tuple[_Side, _Side]:
     chosen = (old, new)
     questions = [(selection.launch, selection.indices) for selection in chosen]
-    views = launch_views(questions, context, freshness=freshness)
-    note_warnings(views, context)
+    views = build_launch_views(questions, context, freshness=freshness)
+    print_view_warnings(views, context)
     left, right = (
-        (
-            view.launch,
-            view.runs,
-            view.launch.id if one.index is None else view.launch.runs[one.index].id,
-        )
+        (view.launch, view.runs, view.launch.id if one.index is None else view.launch.runs[one.index].id)
         for one, view in zip(chosen, views, strict=True)
     )
     for (_, one_side, name), (launch, runs, other) in ((left, right), (right, left)):
@@ -89,7 +85,7 @@ def _sides(
     return left, right
 
 
-def _pairs(
+def _pair_runs(
     old: Sequence[RunView], new: Sequence[RunView]
 ) -> tuple[list[tuple[RunView, RunView]], list[RunView]]:
     """Return the paired runs, in the order of the old ones, and those left over."""
@@ -112,38 +108,36 @@ def _pairs(
     return pairs, [*left, *over]
 
 
-def _code(old: Launch, new: Launch, *, text: bool) -> CodeDifference:
-    identities = frozen_identity(old.paths), frozen_identity(new.paths)
-    other = recorded_outside(old.paths) ^ recorded_outside(new.paths)
-    changes = _file_changes(old.paths, new.paths)
-    lines = (line for path, _ in changes or () for line in _text_diff(old.paths, new.paths, path))
+def _compare_code(old: Launch, new: Launch, *, text: bool) -> CodeDifference:
+    identities = read_frozen_identity(old.paths), read_frozen_identity(new.paths)
+    other = read_outside_code_checksums(old.paths) ^ read_outside_code_checksums(new.paths)
+    changes = _list_code_file_changes(old.paths, new.paths)
+    lines = (line for path, _ in changes or () for line in _diff_file(old.paths, new.paths, path))
     return CodeDifference(
         same=None if None in identities else identities[0] == identities[1] and not other,
-        old_commit=read_object(old.paths.code_record).get("commit"),
-        new_commit=read_object(new.paths.code_record).get("commit"),
+        old_commit=read_json_object(old.paths.code_record).get("commit"),
+        new_commit=read_json_object(new.paths.code_record).get("commit"),
         files=changes,
         diff="\n".join(lines) if text else None,
     )
 
 
-def _result(old: RunView, new: RunView) -> ResultPair:
+def _compare_results(old: RunView, new: RunView) -> ResultPair:
     before, after = old.record.metrics, new.record.metrics
     return ResultPair(
         old=old.record.id,
         new=new.record.id,
         states=(old.state.value, new.state.value),
-        metrics={
-            name: (before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])
-        },
+        metrics={name: (before.get(name), after.get(name)) for name in dict.fromkeys([*before, *after])},
     )
 
 
-def _file_changes(old: LaunchPaths, new: LaunchPaths) -> tuple[tuple[str, str], ...] | None:
+def _list_code_file_changes(old: LaunchPaths, new: LaunchPaths) -> tuple[tuple[str, str], ...] | None:
     """Return the files that differ, without links, each with `added`, `removed` or `changed`.
 
     None if a launch has no list of its files.
     """
-    before, after = _sums(old), _sums(new)
+    before, after = _read_checksums(old), _read_checksums(new)
     if before is None or after is None:
         return None
     return tuple(
@@ -153,10 +147,9 @@ def _file_changes(old: LaunchPaths, new: LaunchPaths) -> tuple[tuple[str, str], 
     )
 
 
-def _text_diff(old: LaunchPaths, new: LaunchPaths, path: str) -> Iterator[str]:
-    """Yield the lines of a unified diff of one file, without line ends."""
+def _diff_file(old: LaunchPaths, new: LaunchPaths, path: str) -> Iterator[str]:
     try:
-        before, after = _text(old.code, path), _text(new.code, path)
+        before, after = _read_snapshot_file(old.code, path), _read_snapshot_file(new.code, path)
     except ValueError as error:
         yield f"# {path}: {error}"
         return
@@ -164,7 +157,7 @@ def _text_diff(old: LaunchPaths, new: LaunchPaths, path: str) -> Iterator[str]:
     yield from difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="")
 
 
-def _text(code: Path, path: str) -> str:
+def _read_snapshot_file(code: Path, path: str) -> str:
     """Return a file of a snapshot, empty if it has none; raises ValueError if it is not read."""
     if not code.is_dir():
         raise ValueError("the snapshot is gone (`hpckit clean` removes it)")
@@ -172,10 +165,10 @@ def _text(code: Path, path: str) -> str:
         raise ValueError("it is not below the snapshot")
     if not (code / path).exists():
         return ""
-    if not is_plain(code / path, code):
+    if not is_reached_without_links(code / path, code):
         raise ValueError("it is behind a link")
     try:
-        with open_plain(code / path) as file:
+        with open_regular_file(code / path) as file:
             data = file.read(_MOST_BYTES + 1)
         text = data.decode()
     except OSError as error:
@@ -187,9 +180,9 @@ def _text(code: Path, path: str) -> str:
     return text
 
 
-def _sums(paths: LaunchPaths) -> Mapping[str, str] | None:
+def _read_checksums(paths: LaunchPaths) -> Mapping[str, str] | None:
     try:
-        outside = {path_of(line): line for line in recorded_outside(paths)}
-        return dict(frozen_sums(paths)) | outside if paths.code_sums.exists() else None
+        outside = {parse_outside_code_path(line): line for line in read_outside_code_checksums(paths)}
+        return dict(read_frozen_checksums(paths)) | outside if paths.code_sums.exists() else None
     except OSError:
         return None

@@ -8,16 +8,16 @@ from typing import Any
 
 from hpckit.context import Context
 from hpckit.model import events
-from hpckit.model.command import command_words
+from hpckit.model.command import split_command
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.run import RunView
-from hpckit.record.attempts import read_attempts
-from hpckit.record.frozen import changed_files
-from hpckit.record.launches import Launch, checkpoint_folder, load_settings, read_launch_history
+from hpckit.record.attempts import read_events_by_attempt
+from hpckit.record.frozen import list_uncommitted_files
+from hpckit.record.launches import Launch, checkpoint_folder, load_run_settings, read_launch_history
 from hpckit.record.lookup import Selection
-from hpckit.record.store import read_object
-from hpckit.record.working import working_folder
+from hpckit.record.store import read_json_object
+from hpckit.record.working import find_working_folder
 from hpckit.report.description import (
     AttemptDescription,
     CodeDescription,
@@ -25,71 +25,70 @@ from hpckit.report.description import (
     LaunchDescription,
     RunDescription,
 )
-from hpckit.report.rows import run_row
+from hpckit.report.rows import build_run_row
 from hpckit.views.freshness import Freshness
-from hpckit.views.launch_view import LaunchView, launch_head, launch_view, note_warnings
+from hpckit.views.launch_view import LaunchView, build_launch_head, build_launch_view, print_view_warnings
 
 
-def describe_selection(
+def describe_selected_run_or_launch(
     selection: Selection, context: Context, freshness: Freshness
 ) -> LaunchDescription:
     """Return the description of the selected run, or of the launch if it has several."""
-    view = launch_view(selection.launch, context, indices=selection.indices, freshness=freshness)
-    note_warnings([view], context)
-    return describe_view(view)
+    view = build_launch_view(selection.launch, context, indices=selection.indices, freshness=freshness)
+    print_view_warnings([view], context)
+    return describe_viewed_run_or_launch(view)
 
 
-def describe_view(view: LaunchView) -> LaunchDescription:
+def describe_viewed_run_or_launch(view: LaunchView) -> LaunchDescription:
     """Return the description of the run of this view, or of the launch if it has several."""
     launch = view.launch
     single = view.runs[0] if len(view.runs) == 1 else None
     first = view.runs[0].record.index
-    settings, config = load_settings(launch, first)
+    settings, config = load_run_settings(launch, first)
     asked = to_plain(settings.resources).items()
     jobs = read_launch_history(launch).accepted.values() if single is None else [single.record.job]
     return LaunchDescription(
-        head=launch_head(launch),
+        head=build_launch_head(launch),
         arguments=launch.arguments,
         jobs=tuple(job for job in jobs if job is not None),
-        rows=tuple(map(run_row, view.runs)),
-        code=_code(launch),
-        environment=_environment(launch),
+        rows=tuple(map(build_run_row, view.runs)),
+        code=_describe_code(launch),
+        environment=_describe_environment(launch),
         # Values that are null, off or empty were not requested.
         resources={name: value for name, value in asked if value},
-        paths={"folder": str(launch.folder)}
-        if single is None
-        else _paths(launch, single, settings),
-        run=None if single is None else _run(launch, single, settings, config),
+        paths={"folder": str(launch.folder)} if single is None else _list_run_paths(launch, single, settings),
+        run=None if single is None else _describe_run(launch, single, settings, config),
     )
 
 
-def _run(
+def _describe_run(
     launch: Launch, view: RunView, settings: LaunchConfig, config: Mapping[str, Any]
 ) -> RunDescription:
     record = view.record
-    program = settings.entry_point or program_words(settings)
+    program = settings.entry_point or format_program_command(settings)
     return RunDescription(
-        row=run_row(view),
+        row=build_run_row(view),
         overrides=record.overrides,
         signature=launch.runs[record.index].signature,
         program=program,
         config=config,
         attempts=tuple(
-            _attempt(number, told) for number, told in read_attempts(launch.paths.run(record.index))
+            _describe_attempt(number, told)
+            for number, told in read_events_by_attempt(launch.paths.run(record.index))
         ),
         settings_changes=launch.settings_changes.get(record.index, ()),
     )
 
 
-def program_words(settings: LaunchConfig) -> str:
+def format_program_command(settings: LaunchConfig) -> str:
     """Return the command of a run as a shell would take it; empty if it has none."""
     command = settings.command
     if command is None or isinstance(command, str):
         return command or ""
-    return shlex.join(command_words(command))
+    return shlex.join(split_command(command))
 
 
-def _attempt(number: int, told: Iterable[events.Event]) -> AttemptDescription:
+def _describe_attempt(number: int, told: Iterable[events.Event]) -> AttemptDescription:
     began: events.AttemptStarted | None = None
     ended: events.AttemptEnded | None = None
     nodes: tuple[str, ...] = ()
@@ -114,20 +113,20 @@ def _attempt(number: int, told: Iterable[events.Event]) -> AttemptDescription:
     )
 
 
-def _code(launch: Launch) -> CodeDescription:
-    record = read_object(launch.paths.code_record)
+def _describe_code(launch: Launch) -> CodeDescription:
+    record = read_json_object(launch.paths.code_record)
     return CodeDescription(
         project=launch.code.project,
         snapshot=launch.code.root != launch.code.project,
         commit=record.get("commit"),
         branch=record.get("branch"),
         dirty=record.get("dirty"),
-        changed_files=changed_files(launch.paths),
+        changed_files=list_uncommitted_files(launch.paths),
     )
 
 
-def _environment(launch: Launch) -> EnvironmentDescription:
-    record = read_object(launch.paths.environment)
+def _describe_environment(launch: Launch) -> EnvironmentDescription:
+    record = read_json_object(launch.paths.environment)
     python, packages = record.get("python") or {}, record.get("packages") or {}
     return EnvironmentDescription(
         python=python.get("version"),
@@ -140,18 +139,18 @@ def _environment(launch: Launch) -> EnvironmentDescription:
     )
 
 
-def _paths(launch: Launch, view: RunView, settings: LaunchConfig) -> Mapping[str, str]:
+def _list_run_paths(launch: Launch, view: RunView, settings: LaunchConfig) -> Mapping[str, str]:
     record = view.record
     run = launch.paths.run(record.index)
     paths = {
         "folder": run.folder,
-        "work": working_folder(launch, record.index, settings.runtime.cwd),
+        "work": find_working_folder(launch, record.index, settings.runtime.cwd),
         "checkpoints": checkpoint_folder(launch, record.index, settings),
         "frozen_in": launch.folder,
     }
     if record.attempt:
         paths["logs"] = run.attempt(record.attempt).folder
-    job = read_launch_history(launch).job_of(record.index).index
+    job = read_launch_history(launch).find_job_of_run(record.index).index
     if record.job is not None:
         paths["batch_log"] = launch.paths.job_log(job, record.job)
     return {name: str(path) for name, path in paths.items()}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from hpckit.errors import FrozenFolderError
-from hpckit.model.cluster.gpus_asked import asks_for_part, gpus_asked
+from hpckit.model.cluster.gpus_asked import requested_gpus_per_node, requests_part_of_gpu
 from hpckit.model.diagnosis.verdict import RunFindings, Straggler
 from hpckit.model.events import StragglerFound
 from hpckit.model.goodput import Goodput
@@ -15,27 +15,27 @@ from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import SharedJobSpec
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
-from hpckit.model.telemetry.rank_steps import timed_phases
+from hpckit.model.telemetry.rank_steps import average_timed_phases
 from hpckit.model.telemetry.usage import EnergySum, NodeUsage, RunUsage
-from hpckit.planning.diagnosis.diagnose import diagnose
-from hpckit.planning.diagnosis.evidence import RunEvidence, run_allocation, time_shares
+from hpckit.planning.diagnosis.diagnose import diagnose_run
+from hpckit.planning.diagnosis.evidence import RunEvidence, build_run_allocation, build_time_shares
 from hpckit.planning.diagnosis.usage import (
-    energy_bill,
-    gpu_uses,
-    host_uses,
-    lost_share,
-    rank_steps,
-    run_energy,
-    run_telemetry,
+    compute_energy_bill,
+    list_step_reports_of_ranks,
     samples_per_step,
+    share_of_lost_time,
+    sum_run_energy,
+    summarize_gpu_use,
+    summarize_host_use,
+    summarize_telemetry,
 )
-from hpckit.record.attempts import read_attempts
-from hpckit.record.launches import Launch, load_settings, read_launch_history
+from hpckit.record.attempts import read_events_by_attempt
+from hpckit.record.launches import Launch, load_run_settings, read_launch_history
 from hpckit.values import replace
-from hpckit.views.telemetry import nccl_transport, run_usage
+from hpckit.views.telemetry import read_nccl_transport, read_resource_usage_of_run
 
 
-def findings(
+def diagnose_runs(
     launch: Launch,
     views: Iterable[RunView],
     accounts: Mapping[int, Goodput],
@@ -50,101 +50,91 @@ def findings(
     usages = {} if usages is None else usages
     history = read_launch_history(launch)
     return {
-        index: run_findings(launch, history, view, accounts[index], usage=usages.get(index))
+        index: build_run_findings(launch, history, view, accounts[index], usage=usages.get(index))
         for view in views
         if (index := view.record.index) in accounts
     }
 
 
-def run_findings(
-    launch: Launch,
-    history: LaunchHistory,
-    view: RunView,
-    account: Goodput,
-    *,
-    usage: RunUsage | None = None,
+def build_run_findings(
+    launch: Launch, history: LaunchHistory, view: RunView, account: Goodput, *, usage: RunUsage | None = None
 ) -> RunFindings:
     """Return the findings on one run; `usage` is what it used, if that is already known."""
     index = view.record.index
-    usage = run_usage(launch, index) if usage is None else usage
-    evidence = run_evidence(launch, history, view, account, usage.nodes)
-    shared = _shared(launch, history, index)
-    settings = load_settings(launch, index)[0]
+    usage = read_resource_usage_of_run(launch, index) if usage is None else usage
+    evidence = gather_run_evidence(launch, history, view, account, usage.nodes)
+    shared = _find_shared_job(launch, history, index)
+    settings = load_run_settings(launch, index)[0]
     asked = settings.resources
     energy = EnergySum()
-    if not asks_for_part(asked):  # else its share is not known
-        energy = run_energy(usage.attempts, 1 if shared is None else 1 / shared.runs_per_gpu)
+    if not requests_part_of_gpu(asked):  # else its share is not known
+        energy = sum_run_energy(usage.attempts, 1 if shared is None else 1 / shared.runs_per_gpu)
     steps = None if view.record.step is None else view.record.step + 1
     return RunFindings(
-        verdicts=diagnose(evidence),
+        verdicts=diagnose_run(evidence),
         stragglers=evidence.stragglers,
-        telemetry=run_telemetry(evidence.gpus, evidence.ranks, energy, usage.seconds),
-        energy=energy_bill(
+        telemetry=summarize_telemetry(evidence.gpus, evidence.ranks, energy, usage.seconds),
+        energy=compute_energy_bill(
             energy,
             settings.cluster,
-            lost=lost_share(account),
+            lost=share_of_lost_time(account),
             steps=steps,
             step_samples=samples_per_step(evidence.ranks),
         ),
-        gpus_asked=(gpus_asked(asked) or 0) * asked.nodes if view.record.attempt else 0,
-        phases=timed_phases(evidence.ranks),
+        gpus_asked=(requested_gpus_per_node(asked) or 0) * asked.nodes if view.record.attempt else 0,
+        phases=average_timed_phases(evidence.ranks),
     )
 
 
-def run_evidence(
-    launch: Launch,
-    history: LaunchHistory,
-    view: RunView,
-    account: Goodput,
-    usages: Sequence[NodeUsage] = (),
+def gather_run_evidence(
+    launch: Launch, history: LaunchHistory, view: RunView, account: Goodput, usages: Sequence[NodeUsage] = ()
 ) -> RunEvidence:
     """Return all that is known about a run; `usages` are its nodes' telemetry."""
     index = view.record.index
-    shared, asked = _shared(launch, history, index), None
+    shared, asked = _find_shared_job(launch, history, index), None
     if launch.cluster.kind is not ClusterKind.local:  # this machine allocates nothing
-        asked = history.job_of(index).resources if shared is None else shared.each
+        asked = history.find_job_of_run(index).resources if shared is None else shared.each
     completed = view.state is RunState.completed and not view.record.reason
-    allocation = None if asked is None else run_allocation(asked, account, completed=completed)
+    allocation = None if asked is None else build_run_allocation(asked, account, completed=completed)
     cores = None if allocation is None else allocation.cpus_per_node
-    hosts = host_uses(usages, cores=cores, shared=shared is not None)
+    hosts = summarize_host_use(usages, cores=cores, shared=shared is not None)
     fast = any(host.infiniband_ports for host in hosts)  # else NCCL's log decides nothing
-    settings = load_settings(launch, index)[0]
-    ranks = rank_steps(usages)
+    settings = load_run_settings(launch, index)[0]
+    ranks = list_step_reports_of_ranks(usages)
     return RunEvidence(
         ranks=ranks,
-        gpus=() if asks_for_part(settings.resources) else gpu_uses(usages),
+        gpus=() if requests_part_of_gpu(settings.resources) else summarize_gpu_use(usages),
         hosts=hosts,
-        times=time_shares(account),
+        times=build_time_shares(account),
         allocation=allocation,
-        stragglers=_stragglers(launch, view.record),
-        nccl=nccl_transport(launch, index) if fast else None,
+        stragglers=_collect_stragglers(launch, view.record),
+        nccl=read_nccl_transport(launch, index) if fast else None,
         run=view.record.id,
         settings=settings,
         layout=None if view.record.layout is None else view.record.layout.layout,
-        trained=bool(ranks) or _trained(view.record, settings),
+        trained=bool(ranks) or _has_trained(view.record, settings),
     )
 
 
-def _trained(record: RunRecord, settings: LaunchConfig) -> bool:
+def _has_trained(record: RunRecord, settings: LaunchConfig) -> bool:
     """Whether a step was done; of a command that reports none, whether it was started at all."""
     if record.step is not None or record.metrics:
         return True
     return settings.entry_point is None and record.round is not None
 
 
-def _stragglers(launch: Launch, record: RunRecord) -> tuple[Straggler, ...]:
+def _collect_stragglers(launch: Launch, record: RunRecord) -> tuple[Straggler, ...]:
     """Return the stragglers of all attempts; the record has those of the latest."""
     if record.attempt < 2:  # noqa: PLR2004
         return record.stragglers
     known = replace(record, stragglers=())
     with suppress(FrozenFolderError):
-        for _, told in read_attempts(launch.paths.run(record.index)):
-            known = known.fold(event for event in told if isinstance(event, StragglerFound))
+        for _, told in read_events_by_attempt(launch.paths.run(record.index)):
+            known = known.apply_events(event for event in told if isinstance(event, StragglerFound))
     return known.stragglers
 
 
-def _shared(launch: Launch, history: LaunchHistory, index: int) -> SharedJobSpec | None:
-    """Return how a run shares its job with others; None if it does not."""
+def _find_shared_job(launch: Launch, history: LaunchHistory, index: int) -> SharedJobSpec | None:
     if launch.cluster.kind is ClusterKind.local:
         return None
-    return history.job_of(index).shared_job
+    return history.find_job_of_run(index).shared_job

@@ -30,7 +30,7 @@ class Freshness:
     not_before: datetime | None = None
 
 
-def least_age(context: Context) -> timedelta:
+def read_max_slurm_cache_age(context: Context) -> timedelta:
     """Return the age up to which answers are always valid; zero if every process has to ask."""
     text = context.environ.get(VARIABLE, "")
     if not text:
@@ -41,7 +41,7 @@ def least_age(context: Context) -> timedelta:
         age = timedelta(-1)
     if age < timedelta(0):
         raise UsageError(
-            f"${VARIABLE} is {text!r}; it has to be a number of seconds, 0 or more",
+            f"${VARIABLE} is {text!r}; it must be a number of seconds, 0 or more",
             hint="with 0, Slurm is asked every time",
         )
     return age

@@ -1,8 +1,7 @@
 """Views of a launch's runs: our record, Slurm's report and processes on this host, combined.
 
-model.run decides what the answers mean. Our record is read before Slurm is asked. If the answers
-then say that a run has ended but our record does not, the record is read again: the run may have
-ended in between.
+model.run decides what the answers mean. Our record is read before Slurm is asked. If the answers then say
+that a run has ended but our record does not, the record is read again: the run may have ended in between.
 """
 
 from __future__ import annotations
@@ -12,23 +11,23 @@ from datetime import datetime
 from enum import StrEnum
 
 from hpckit.context import Context
-from hpckit.model.blocked import blocked_runs
-from hpckit.model.cluster.nodes import expand_nodes
+from hpckit.model.blocked import mark_runs_that_cannot_start
+from hpckit.model.cluster.nodes import expand_hostlist
 from hpckit.model.elastic import Satellite
 from hpckit.model.events import LocalStarted, SubmitIntended, SubmitRefused, Submitted
-from hpckit.model.history import LaunchHistory, read_history
+from hpckit.model.history import LaunchHistory, build_launch_history
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
-from hpckit.model.pool import JobPool, in_pool, read_pools
+from hpckit.model.pool import JobPool, derive_view_in_shared_job, map_runs_to_shared_job_ids
 from hpckit.model.run import Observation, RunRecord, RunView
-from hpckit.model.stages import with_followed
+from hpckit.model.stages import add_prerequisite_runs
 from hpckit.model.states import RunState
-from hpckit.record.index import LEAST_RUNS, RunIndex, open_index
-from hpckit.record.launches import Launch, read_launch_events, read_launch_history, read_runs
-from hpckit.record.process import alive
-from hpckit.record.store import tail
+from hpckit.record.index import LEAST_RUNS, RunIndex, load_run_index
+from hpckit.record.launches import Launch, read_launch_events, read_launch_history, read_run_records
+from hpckit.record.process import is_process_alive
+from hpckit.record.store import read_last_lines
 from hpckit.report.rows import Foreign, LaunchHead
-from hpckit.report.selection import common_words
+from hpckit.report.selection import find_common_overrides
 from hpckit.values import dataclass, replace
 from hpckit.views.freshness import Freshness
 from hpckit.views.scheduler import Scheduler, SchedulerReply, ask_scheduler
@@ -38,9 +37,8 @@ from hpckit.views.scheduler import Scheduler, SchedulerReply, ask_scheduler
 class LaunchView:
     """All runs of a launch, and the state of the scheduler; `warning` says why it does not answer.
 
-    `auto_resume` is the job that will resume runs when all have ended, while Slurm has it.
-    `asked_at` is when Slurm was asked, None if it did not answer. `kept` is the index, if one was
-    used.
+    `auto_resume` is the job that will resume runs when all have ended, while Slurm has it. `asked_at` is when
+    Slurm was asked, None if it did not answer. `kept` is the index, if one was used.
     """
 
     launch: Launch
@@ -68,7 +66,7 @@ RecordedProcess = tuple[str, int, str]
 """The process that manages a run: host, pid, start mark."""
 
 
-def launch_view(
+def build_launch_view(
     launch: Launch,
     context: Context,
     *,
@@ -76,12 +74,12 @@ def launch_view(
     indices: Sequence[int] | None = None,
     freshness: Freshness | None = None,
 ) -> LaunchView:
-    """Return the views of all runs, or of `indices`: see `launch_views`."""
-    (view,) = launch_views([(launch, indices)], context, ask=ask, freshness=freshness)
+    """Return the views of all runs, or of `indices`: see `build_launch_views`."""
+    (view,) = build_launch_views([(launch, indices)], context, ask=ask, freshness=freshness)
     return view
 
 
-def launch_views(
+def build_launch_views(
     wanted: Iterable[tuple[Launch, Sequence[int] | None]],
     context: Context,
     *,
@@ -94,7 +92,7 @@ def launch_views(
     error. Use `freshness` only for display: decisions must be based on a view without it, for which
     Slurm itself is asked and the files of all runs are read, but no metrics.
     """
-    readings = [_Reading.of(one, indices, ask, context, freshness) for one, indices in wanted]
+    readings = [_Reading.read_launch_record(one, indices, ask, context, freshness) for one, indices in wanted]
     replies = [SchedulerReply(scheduler=Scheduler.none)] * len(readings)
     groups: dict[str | None, list[int]] = {}
     for place, reading in enumerate(readings):
@@ -105,7 +103,9 @@ def launch_views(
         questions = [(one.launch, one.history.cluster, one.jobs) for one in asking]
         for place, reply in zip(places, ask_scheduler(questions, context, freshness), strict=True):
             replies[place] = reply
-    return tuple(reading.view(reply) for reading, reply in zip(readings, replies, strict=True))
+    return tuple(
+        reading.build_view_with_slurm_reply(reply) for reading, reply in zip(readings, replies, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class _Reading:
     metrics: bool
 
     @classmethod
-    def of(
+    def read_launch_record(
         cls,
         launch: Launch,
         meant: Sequence[int] | None,
@@ -138,12 +138,14 @@ class _Reading:
         """Read the record of a launch; runs that follow others are read with those."""
         indices = meant
         if launch.stages and indices is not None:
-            indices = with_followed(launch.stages, indices)
-        executors, shown = local_executors(launch), freshness is not None
-        kept = None if freshness is None else _index(launch, context, indices, anew=freshness.now)
-        records = read_runs(launch, indices, kept=kept, metrics=shown)
+            indices = add_prerequisite_runs(launch.stages, indices)
+        executors, shown = read_local_executors(launch), freshness is not None
+        kept = (
+            None if freshness is None else _load_index_if_useful(launch, context, indices, anew=freshness.now)
+        )
+        records = read_run_records(launch, indices, kept=kept, metrics=shown)
         history = read_launch_history(launch)
-        pools = read_pools(history, (record.index for record in records))
+        pools = map_runs_to_shared_job_ids(history, (record.index for record in records))
         on_slurm = launch.cluster.kind is ClusterKind.slurm
         return cls(
             launch=launch,
@@ -152,22 +154,22 @@ class _Reading:
             records=records,
             history=history,
             pools=pools,
-            jobs=_jobs(records, history, pools, ask) if on_slurm else (),
+            jobs=_list_slurm_jobs_to_query(records, history, pools, ask) if on_slurm else (),
             kept=kept,
             metrics=shown,
         )
 
-    def view(self, answer: SchedulerReply) -> LaunchView:
+    def build_view_with_slurm_reply(self, answer: SchedulerReply) -> LaunchView:
         """Combine the record and the answer."""
         asked = frozenset(self.jobs if answer.scheduler is Scheduler.answered else ())
-        carriers = {_carrier(record, self.executors) for record in self.records} - {None}
-        living = {carrier: alive(*carrier) for carrier in carriers if carrier is not None}
-        runs = _read_again(_World(self, answer.observations, asked, living))
+        carriers = {_find_managing_process(record, self.executors) for record in self.records} - {None}
+        living = {carrier: is_process_alive(*carrier) for carrier in carriers if carrier is not None}
+        runs = _reread_outdated_records(_World(self, answer.observations, asked, living))
         if self.launch.stages:
-            runs = _of_stages(runs, self.launch, self.history, self.meant)
-        runs = tuple(_with_last_words(runs, self.launch, self.history))
+            runs = _mark_runs_blocked_by_stages(runs, self.launch, self.history, self.meant)
+        runs = tuple(_add_log_lines_to_unstarted(runs, self.launch, self.history))
         if self.kept is not None:
-            self.kept.save()
+            self.kept.save_new_entries()
         auto_resume = answer.observations.get(self.history.auto_resume_job or "")
         return LaunchView(
             launch=self.launch,
@@ -180,13 +182,13 @@ class _Reading:
         )
 
 
-def note_warnings(views: Iterable[LaunchView], context: Context) -> None:
+def print_view_warnings(views: Iterable[LaunchView], context: Context) -> None:
     """Print what views warn of, each text once."""
     for warning in dict.fromkeys(view.warning for view in views if view.warning):
         context.note(f"warning: {warning}")
 
 
-def _index(
+def _load_index_if_useful(
     launch: Launch, context: Context, indices: Sequence[int] | None, *, anew: bool
 ) -> RunIndex | None:
     """Return the index of a launch, if more than a few of its runs are wanted."""
@@ -195,56 +197,54 @@ def _index(
     if launch.stranger is not None:
         # Another user's index cannot be trusted, and must not be written.
         return None
-    return open_index(launch.paths, len(launch.runs), context.now(), anew=anew)
+    return load_run_index(launch.paths, len(launch.runs), context.now(), anew=anew)
 
 
-def _read_again(world: _World) -> tuple[RunView, ...]:
+def _reread_outdated_records(world: _World) -> tuple[RunView, ...]:
     """Return the views, after reading the records again where Slurm has newer information.
 
-    Our record may not show an end that came in the meantime, or an index may not show that a run
-    began again.
+    Our record may not show an end that came in the meantime, or an index may not show that a run began again.
     """
     reading = world.reading
-    views = [world.view(record) for record in reading.records]
+    views = [world.build_run_view(record) for record in reading.records]
     some = [
         view.record.index
         for view in views
-        if (not view.record.state.ended and view.settled)
-        or (view.record.state is RunState.completed and view.requeued)
+        if (not view.record.state.ended and view.can_no_longer_change)
+        or (view.record.state is RunState.completed and view.requeued_since_last_attempt)
     ]
-    again = read_runs(reading.launch, some, metrics=reading.metrics) if some else ()
+    again = read_run_records(reading.launch, some, metrics=reading.metrics) if some else ()
     anew = {record.index: record for record in again}
     return tuple(
-        world.view(anew[view.record.index]) if view.record.index in anew else view for view in views
+        world.build_run_view(anew[view.record.index]) if view.record.index in anew else view for view in views
     )
 
 
-def _with_last_words(
+def _add_log_lines_to_unstarted(
     runs: Iterable[RunView], launch: Launch, history: LaunchHistory
 ) -> Iterator[RunView]:
-    """Yield the runs; the first that ended before they began with what their jobs said last."""
+    """Yield the runs; the first ones that never began get the last line of their job's log."""
     left = _MOST_LOGS
     for view in runs:
         job, seen = view.record.job, view.observation
-        unborn = seen is not None and seen.state.ended and not view.record.begun
+        unborn = seen is not None and seen.state.ended and not view.record.has_attempt_begun
         if not unborn or job is None or not left or view.state is RunState.cancelled:
             yield view
             continue
         left -= 1
-        log = launch.paths.job_log(history.job_of(view.record.index).index, job)
-        lines = [line for line in tail(log).splitlines() if line.strip()]
+        log = launch.paths.job_log(history.find_job_of_run(view.record.index).index, job)
+        lines = [line for line in read_last_lines(log).splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("hpckit: error: ")]
         said = (errors or lines or [""])[-1].removeprefix("hpckit: error: ")
         yield replace(view, said="" if said.startswith("hpckit: job ") else said)
 
 
-def _of_stages(
+def _mark_runs_blocked_by_stages(
     runs: Sequence[RunView], launch: Launch, history: LaunchHistory, meant: Sequence[int] | None
 ) -> tuple[RunView, ...]:
-    """Return the `meant` views, with the effects of earlier stages on them."""
     of_slurm = launch.cluster.kind is ClusterKind.slurm
-    waiting = history.waiting() if of_slurm else ()
-    known = blocked_runs(
+    waiting = history.list_unsubmitted_jobs() if of_slurm else ()
+    known = mark_runs_that_cannot_start(
         runs,
         launch.stages,
         unborn=[run for job in waiting for run in job.runs],
@@ -254,14 +254,14 @@ def _of_stages(
     return tuple(view for view in known if view.record.index in kept)
 
 
-def local_executors(launch: Launch) -> Mapping[int, LocalStarted]:
+def read_local_executors(launch: Launch) -> Mapping[int, LocalStarted]:
     """Return the local executor responsible for each run; runs that never had one are left out."""
     if launch.cluster.kind is not ClusterKind.local:
         return {}
     return read_launch_history(launch).executors
 
 
-def unconfirmed(launch: Launch) -> tuple[JobSpec, ...]:
+def list_unconfirmed_jobs(launch: Launch) -> tuple[JobSpec, ...]:
     """Return the jobs of which it is not known whether Slurm accepted them.
 
     They include jobs that were added since the launch was read.
@@ -271,7 +271,7 @@ def unconfirmed(launch: Launch) -> tuple[JobSpec, ...]:
     for event in events:
         if isinstance(event, SubmitIntended | Submitted | SubmitRefused):
             latest[event.job_index] = isinstance(event, SubmitIntended)
-    jobs = read_history(launch.jobs, events).jobs
+    jobs = build_launch_history(launch.jobs, events).jobs
     return tuple(job for job in jobs if latest.get(job.index, False))
 
 
@@ -284,15 +284,15 @@ class _World:
     asked: frozenset[str]
     living: Mapping[RecordedProcess, bool | None]
 
-    def view(self, record: RunRecord) -> RunView:
+    def build_run_view(self, record: RunRecord) -> RunView:
         reading = self.reading
-        carrier = _carrier(record, reading.executors)
+        carrier = _find_managing_process(record, reading.executors)
         seen = self.observations.get(record.job or "")
         # An answer from before the attempt began says nothing about its end.
         early = (
             seen is not None
             and seen.state.ended
-            and record.begun
+            and record.has_attempt_begun
             and not record.state.ended
             and record.started_at is not None
             and seen.seen_at < record.started_at
@@ -302,28 +302,30 @@ class _World:
             observation=None if early else seen,
             asked=record.job in self.asked and not early,
             alive=None if carrier is None else self.living.get(carrier),
-            satellites=tuple(self._living_satellites(record.index)),
+            satellites=tuple(self._list_living_satellites(record.index)),
         )
         pool = reading.pools.get(record.index)
         if pool is not None:
             asked = not self.asked.isdisjoint(pool)
-            return in_pool(present, pool, self.observations, asked=asked)
-        successor = reading.history.successor_of(record.index)
-        return carried_on(present, self.observations.get(successor or ""))
+            return derive_view_in_shared_job(present, pool, self.observations, asked=asked)
+        successor = reading.history.find_successor_job(record.index)
+        return switch_to_successor_job(present, self.observations.get(successor or ""))
 
-    def _living_satellites(self, run: int) -> Iterator[Satellite]:
-        for job, spec in self.reading.history.satellite_jobs(run).items():
+    def _list_living_satellites(self, run: int) -> Iterator[Satellite]:
+        for job, spec in self.reading.history.list_satellite_jobs(run).items():
             seen = self.observations.get(job)
             if seen is not None and not seen.state.ended:
                 yield Satellite(
                     job=job,
                     state=seen.state.text.lower(),
                     replicas=spec.replicas,
-                    nodes=expand_nodes(seen.nodes) if seen.nodes else (),
+                    nodes=expand_hostlist(seen.nodes) if seen.nodes else (),
                 )
 
 
-def _carrier(record: RunRecord, executors: Mapping[int, LocalStarted]) -> RecordedProcess | None:
+def _find_managing_process(
+    record: RunRecord, executors: Mapping[int, LocalStarted]
+) -> RecordedProcess | None:
     """Return the process that manages a run: the executor while it waits, then its supervisor."""
     if record.state.ended:
         return None
@@ -333,27 +335,23 @@ def _carrier(record: RunRecord, executors: Mapping[int, LocalStarted]) -> Record
     return None if executor is None else (executor.host, executor.pid, executor.started)
 
 
-def _jobs(
+def _list_slurm_jobs_to_query(
     records: Iterable[RunRecord], history: LaunchHistory, pools: Mapping[int, JobPool], ask: Ask
 ) -> tuple[str, ...]:
     """Return the jobs to ask about: of these runs, their successors, satellites, auto-resume."""
     if ask is Ask.nothing:
         return ()
-    asked = [
-        record
-        for record in records
-        if ask is Ask.all_runs or record.state is not RunState.completed
-    ]
+    asked = [record for record in records if ask is Ask.all_runs or record.state is not RunState.completed]
     jobs = [record.job for record in asked if record.index not in pools]
     shared = {pools[record.index] for record in asked if record.index in pools}
     jobs += [job for pool in shared for job in pool]
-    jobs += [history.successor_of(record.index) for record in asked]
-    jobs += [job for record in asked for job in history.satellite_jobs(record.index)]
+    jobs += [history.find_successor_job(record.index) for record in asked]
+    jobs += [job for record in asked for job in history.list_satellite_jobs(record.index)]
     jobs += [history.auto_resume_job] if any(jobs) else []
     return tuple(dict.fromkeys(job for job in jobs if job is not None))
 
 
-def carried_on(view: RunView, successor: Observation | None) -> RunView:
+def switch_to_successor_job(view: RunView, successor: Observation | None) -> RunView:
     """Return the view of a run, by its successor's job if the present job is over.
 
     While the present job is alive, it is the run's job. After that, the run's job is the successor,
@@ -362,13 +360,13 @@ def carried_on(view: RunView, successor: Observation | None) -> RunView:
     """
     if successor is None or successor.state.ended or view.record.job == successor.job:
         return view
-    if view.state is RunState.completed or not view.settled:
+    if view.state is RunState.completed or not view.can_no_longer_change:
         return view
-    waiting = replace(view.record.waiting(), job=successor.job, restart_count=0)
+    waiting = replace(view.record.reset_to_pending(), job=successor.job, restart_count=0)
     return RunView(record=waiting, observation=successor, asked=True)
 
 
-def launch_head(launch: Launch) -> LaunchHead:
+def build_launch_head(launch: Launch) -> LaunchHead:
     """Return the heading above the runs of a launch."""
     stranger = launch.stranger
     return LaunchHead(
@@ -376,7 +374,7 @@ def launch_head(launch: Launch) -> LaunchHead:
         name=launch.name,
         folder=str(launch.folder),
         created_at=launch.created_at,
-        common=common_words((run.overrides for run in launch.runs), launch.swept),
+        common=find_common_overrides((run.overrides for run in launch.runs), launch.swept),
         foreign=None
         if stranger is None
         else Foreign(uid=stranger.uid, owner=stranger.owner, reason=stranger.reason),

@@ -1,4 +1,4 @@
-"""A launch that is looked at again and again, for live views: its record often, Slurm rarely."""
+"""A launch in a live view: its record is read often, Slurm is asked rarely."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from hpckit.context import Context
 from hpckit.model.states import RunState
 from hpckit.planning.eta import RunDuration, estimate_completion
-from hpckit.record.launch_events import Mark, events_mark
-from hpckit.record.launches import Launch, load_evidence
-from hpckit.report.failures import short_failure_lines
+from hpckit.record.launch_events import Mark, stat_events_files
+from hpckit.record.launches import Launch, load_launch_of_any_owner
+from hpckit.report.failures import format_short_failure_lines
 from hpckit.report.live import Progress
-from hpckit.report.rows import RunRow, run_row
+from hpckit.report.rows import RunRow, build_run_row
 from hpckit.values import dataclass, field
 from hpckit.views.poller import PollBackoff, Poller
 
@@ -42,55 +42,55 @@ class LaunchWatch:
         self.poller = Poller(
             launch=self.launch, context=self.context, indices=self.indices, rhythm=self.rhythm
         )
-        self.mark = self.events_mark
+        self.mark = self.current_events_files_stat
 
     @property
-    def events_mark(self) -> Mark:
+    def current_events_files_stat(self) -> Mark:
         """What changes when the launch itself gets an event."""
         try:
-            return events_mark(self.launch.paths)
+            return stat_events_files(self.launch.paths)
         except OSError:
             return ()
 
     @property
-    def rows(self) -> list[RunRow]:
+    def run_rows(self) -> list[RunRow]:
         """The rows of all runs in the view."""
-        return [run_row(view) for view in self.poller.views]
+        return [build_run_row(view) for view in self.poller.views]
 
-    def see(self) -> None:
+    def refresh_once(self) -> None:
         """Look once; the first look reads only the record, so that something is visible at once."""
-        mark = self.events_mark
+        mark = self.current_events_files_stat
         if mark != self.mark:
             # Runs were resumed, cancelled or submitted: those that had ended may continue.
             self.mark = mark
-            self.poller.launch = load_evidence(self.launch.folder)
+            self.poller.launch = load_launch_of_any_owner(self.launch.folder)
             self.poller.settled.clear()
         if self.looks == 1:
-            self.ask_soon()
-        self.poller.look()
+            self.ask_slurm_next_time()
+        self.poller.poll_once()
         self.looks += 1
 
-    def ask_soon(self) -> None:
+    def ask_slurm_next_time(self) -> None:
         """Have the next look ask Slurm."""
         self.poller.asked_at -= self.rhythm.first
 
-    def progress(self, rows: Sequence[RunRow]) -> Progress:
+    def estimate_progress(self, rows: Sequence[RunRow]) -> Progress:
         """Return the progress of these runs."""
         now = self.context.now()
-        found = estimate_completion([self._duration(row, now) for row in rows])
+        found = estimate_completion([self._estimate_run_duration(row, now) for row in rows])
         return Progress(
             states=tuple(row.state for row in rows),
             share=found.share,
             remaining=found.remaining,
             at=now,
             queue_at=self.poller.queue_at,
-            failures=short_failure_lines(rows),
-            satellites=tuple(one for row in rows for one in row.satellites),
+            failures=format_short_failure_lines(rows),
+            satellites=tuple(satellite for row in rows for satellite in row.satellites),
         )
 
-    def _duration(self, row: RunRow, now: datetime) -> RunDuration:
+    def _estimate_run_duration(self, row: RunRow, now: datetime) -> RunDuration:
         pace = self._paces.setdefault(row.index, _Pace())
-        left = pace.left(row, now)
+        left = pace.estimate_time_left(row, now)
         done = None
         if row.step is not None and row.total:
             done = min((row.step + 1) / row.total, 1.0)
@@ -105,7 +105,7 @@ class _Pace:
     at: datetime | None = None
     step: int = 0
 
-    def left(self, row: RunRow, now: datetime) -> timedelta | None:
+    def estimate_time_left(self, row: RunRow, now: datetime) -> timedelta | None:
         """Return how long the other steps of a run take; None if that is not known."""
         if row.state is not RunState.running or row.step is None or not row.total:
             return None

@@ -12,7 +12,7 @@ from hpckit.model.states import RunState
 from hpckit.record.launches import Launch
 from hpckit.values import dataclass, field, replace
 from hpckit.views.freshness import Freshness
-from hpckit.views.launch_view import Ask, launch_view
+from hpckit.views.launch_view import Ask, build_launch_view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,25 +62,25 @@ class Poller:
         return tuple(self.known[index] for index in sorted(self.known))
 
     @property
-    def open(self) -> tuple[int, ...]:
+    def open_run_indices(self) -> tuple[int, ...]:
         """The runs that may still change."""
         every = range(len(self.launch.runs)) if self.indices is None else self.indices
         return tuple(index for index in every if index not in self.settled)
 
     @property
-    def over(self) -> bool:
+    def are_all_runs_over(self) -> bool:
         """Whether nothing more will happen."""
-        return not self.open
+        return not self.open_run_indices
 
-    def look(self) -> None:
+    def poll_once(self) -> None:
         """Read the record of the open runs, and ask the scheduler if it is time to."""
-        ask = Ask.open_runs if self._is_due else Ask.nothing
+        ask = Ask.open_runs if self._is_slurm_query_due else Ask.nothing
         began = self.context.now()
-        seen = launch_view(
+        seen = build_launch_view(
             self.launch,
             self.context,
             ask=ask,
-            indices=self.open,
+            indices=self.open_run_indices,
             # An end is final once Slurm gave an answer after it.
             freshness=Freshness(not_before=self.doubted_at),
         )
@@ -94,21 +94,21 @@ class Poller:
             self.warning = seen.warning
         young = seen.asked_at is None or seen.asked_at >= (self.doubted_at or began)
         for view in seen.runs:
-            self._take(view, final=ask is not Ask.nothing and young)
-        open_views = (self.known[index] for index in self.open)
-        doubted = any(view.settled for view in open_views)
+            self._update_view(view, final=ask is not Ask.nothing and young)
+        open_views = (self.known[index] for index in self.open_run_indices)
+        doubted = any(view.can_no_longer_change for view in open_views)
         self.doubted_at = (self.doubted_at or self.context.now()) if doubted else None
 
     @property
-    def _on_slurm(self) -> bool:
+    def _is_on_slurm(self) -> bool:
         return self.launch.cluster.kind is ClusterKind.slurm
 
     @property
-    def _is_due(self) -> bool:
+    def _is_slurm_query_due(self) -> bool:
         since = self.context.now() - self.asked_at
-        return self._on_slurm and since >= (self.rhythm.shortest if self.doubted_at else self.pause)
+        return self._is_on_slurm and since >= (self.rhythm.shortest if self.doubted_at else self.pause)
 
-    def _take(self, view: RunView, *, final: bool) -> None:
+    def _update_view(self, view: RunView, *, final: bool) -> None:
         """Take in a view; an end only in our record is final if Slurm cannot restart the run."""
         index = view.record.index
         before = self.known.get(index)
@@ -117,7 +117,7 @@ class Poller:
         if before is not None and view.observation is None and not final:
             view = replace(view, observation=before.observation)
         self.known[index] = view
-        if view.settled and (
-            final or not self._on_slurm or view.record.state is RunState.completed
+        if view.can_no_longer_change and (
+            final or not self._is_on_slurm or view.record.state is RunState.completed
         ):
             self.settled.add(index)

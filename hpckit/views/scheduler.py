@@ -11,7 +11,7 @@ from hpckit.errors import SchedulerError
 from hpckit.model.run import Observation
 from hpckit.record.launches import Launch, read_launch_events
 from hpckit.values import dataclass, field
-from hpckit.views.freshness import Freshness, least_age
+from hpckit.views.freshness import Freshness, read_max_slurm_cache_age
 
 _TIMEOUT = timedelta(seconds=20)
 _Question = tuple[Launch, str, Sequence[str]]
@@ -52,40 +52,40 @@ def ask_scheduler(
     )
 
     def ask() -> SchedulerReply:
-        least = least_age(context)
+        least = read_max_slurm_cache_age(context)
         if freshness is not None and least:
             # Slurm's answers from before the latest event of a launch are outdated.
             events = (read_launch_events(launch) for launch, _, _ in questions)
             told = (history[-1].at for history in events if history)
             not_before = max(filter(None, (freshness.not_before, *told)), default=None)
             wish = cached_query.AllowedAge(least=least, not_before=not_before, now=freshness.now)
-            heard = cached_query.observe_shared(jobs, programs, context.now, wish)
+            heard = cached_query.observe_jobs_with_cache(jobs, programs, context.now, wish)
             if heard is not None:
                 seen, at = heard
                 return SchedulerReply(scheduler=Scheduler.answered, observations=seen, asked_at=at)
         now = context.now()
-        observations = query.observe(jobs, programs, now)
+        observations = query.observe_jobs(jobs, programs, now)
         return SchedulerReply(scheduler=Scheduler.answered, observations=observations, asked_at=now)
 
     def own(cluster: str, some: Sequence[str]) -> SchedulerReply:
         if freshness is not None and all(job in reply.observations for job in some):
             return reply
         why = ""
-        fresh = timedelta() if freshness is None or freshness.now else least_age(context)
+        fresh = timedelta() if freshness is None or freshness.now else read_max_slurm_cache_age(context)
         for oldest in (cached_query.CONFIG_AGE, fresh):  # numbers may have been given since
-            config = cached_query.cluster_config(programs, context.now(), oldest)
-            why = clusters.other_slurm(cluster, some, config)
+            config = cached_query.ask_cluster_config(programs, context.now(), oldest)
+            why = clusters.explain_why_cluster_lacks_jobs(cluster, some, config)
             if not why:
                 return reply
-        return _silent(why)
+        return _build_unreachable_reply(why)
 
     try:
         reply = ask()
     except SchedulerError as error:
-        return (_silent(error.message),) * len(questions)
+        return (_build_unreachable_reply(error.message),) * len(questions)
     return tuple(own(cluster, some) for _, cluster, some in questions)
 
 
-def _silent(why: str) -> SchedulerReply:
+def _build_unreachable_reply(why: str) -> SchedulerReply:
     warning = f"{why}; this is our own record alone"
     return SchedulerReply(scheduler=Scheduler.unreachable, warning=warning)

@@ -16,16 +16,10 @@ from hpckit.model import events
 from hpckit.model.plain import to_plain
 from hpckit.model.states import RoundAction, RunState
 from hpckit.record.launches import Launch, load_launch
-from hpckit.record.store import append_event, append_lines, make_folder, write_text
+from hpckit.record.store import append_event, append_json_lines, make_private_folder, write_text_atomically
 
 RUNS = 10_000
-LOOKS = (
-    ("status",),
-    ("status", "--json"),
-    ("ls",),
-    ("results",),
-    ("results", "--json"),
-)
+LOOKS = (("status",), ("status", "--json"), ("ls",), ("results",), ("results", "--json"))
 
 
 def bench_ended(folder: Path) -> None:
@@ -37,7 +31,7 @@ def bench_ended(folder: Path) -> None:
     launch = load_launch(found)
     for index in range(RUNS):
         _end(launch, index)
-    index_folder = launch.paths.index_of("runs").parent
+    index_folder = launch.paths.cache_file("runs").parent
     run(hpckit("ls"), env=environ)
     print(f"{RUNS} runs        files   index   CPU     ratio")
     for look in LOOKS:
@@ -46,9 +40,7 @@ def bench_ended(folder: Path) -> None:
         _took(look, environ)
         warm, cpu = min(_took(look, environ) for _ in range(3))
         name = " ".join(look)
-        print(
-            f"{name:15} {files:6.2f} s {warm:6.2f} s {cpu:5.2f} s {files / warm:5.1f}", flush=True
-        )
+        print(f"{name:15} {files:6.2f} s {warm:6.2f} s {cpu:5.2f} s {files / warm:5.1f}", flush=True)
 
 
 def _took(look: tuple[str, ...], environ: dict[str, str]) -> tuple[float, float]:
@@ -63,7 +55,7 @@ def _took(look: tuple[str, ...], environ: dict[str, str]) -> tuple[float, float]
 def _end(launch: Launch, index: int) -> None:
     """Write an attempt that completed five hours ago."""
     paths = launch.paths.run(index).attempt(1)
-    make_folder(paths.folder)
+    make_private_folder(paths.folder)
     at = datetime.now(UTC) - timedelta(hours=5)
     second = timedelta(seconds=1)
     for event in (
@@ -74,18 +66,11 @@ def _end(launch: Launch, index: int) -> None:
         events.RoundStarted(at=at + 2 * second, round=0, world_size=1, nodes=("n1",)),
         events.StepReached(at=at + 3 * second, round=0, step=0),
         events.RoundEnded(
-            at=at + 99 * second,
-            round=0,
-            first_step=0,
-            step=9,
-            action=RoundAction.completed,
-            failure=None,
+            at=at + 99 * second, round=0, first_step=0, step=9, action=RoundAction.completed, failure=None
         ),
-        events.AttemptEnded(
-            at=at + 100 * second, state=RunState.completed, exit_code=0, failure=None
-        ),
+        events.AttemptEnded(at=at + 100 * second, state=RunState.completed, exit_code=0, failure=None),
     ):
         append_event(paths.events, event)
     for step in range(10):
-        append_lines(paths.metrics, {"step": step, "at": to_plain(at), "loss": 1 / (step + 1)})
-    write_text(paths.progress, f'{{"round":0,"step":9,"at":"{to_plain(at)}"}}', lasting=False)
+        append_json_lines(paths.metrics, {"step": step, "at": to_plain(at), "loss": 1 / (step + 1)})
+    write_text_atomically(paths.progress, f'{{"round":0,"step":9,"at":"{to_plain(at)}"}}', lasting=False)

@@ -33,15 +33,12 @@ def _under_faults(folder: Path, *, mtbf_s: int, work_s: int) -> None:
     step_s = 0.2
     scene = Scene(folder=folder / "project", steps=int(work_s / step_s), step_s=step_s).prepare()
     scene.launch(
-        *("cluster=local", "resources=cpu_pair", f"checkpoint.mtbf_hours={mtbf_s / 3600:.6f}"),
-        *_UNDAUNTED,
+        *("cluster=local", "resources=cpu_pair", f"checkpoint.mtbf_hours={mtbf_s / 3600:.6f}"), *_UNDAUNTED
     )
     wait_until(lambda: scene.last_step() > 0, 300)
     faults = ("--mtbf", f"{mtbf_s}s", "--faults", "kill", "--seed", "7", "--for", "3h", "--json")
     with (folder / "faults.jsonl").open("w") as file:
-        chaos = subprocess.Popen(
-            hpckit("chaos", *faults), cwd=scene.folder, env=scene.environ, stdout=file
-        )
+        chaos = subprocess.Popen(hpckit("chaos", *faults), cwd=scene.folder, env=scene.environ, stdout=file)
     wait_until(lambda: scene.status()["state"] not in {"pending", "running"}, _PATIENCE_S, 20)
     chaos.terminate()
     chaos.wait()

@@ -121,9 +121,7 @@ def _after(job: Job, strike: Callable[[Job], float]) -> Outcome:
     if not later:
         return Outcome(seconds=None, note=_silence(job, told, began or last.at))
     again = max(last.step + 1 - later[0].step, 0)
-    return Outcome(
-        seconds=later[0].at - (began or last.at), again=again, note=_detection(job.scene, began)
-    )
+    return Outcome(seconds=later[0].at - (began or last.at), again=again, note=_detection(job.scene, began))
 
 
 def _silence(job: Job, told: Sequence[float], since: float) -> str:
@@ -187,13 +185,11 @@ def _slurm_setting(name: str) -> str:
 
 
 def _show(name: str, outcomes: Sequence[Outcome]) -> None:
-    seconds = [one.seconds for one in outcomes if one.seconds is not None]
-    again = "/".join(str(one.again) for one in outcomes if one.seconds is not None)
-    notes = "; ".join(one.note for one in outcomes if one.note)
+    seconds = [outcome.seconds for outcome in outcomes if outcome.seconds is not None]
+    again = "/".join(str(outcome.again) for outcome in outcomes if outcome.seconds is not None)
+    notes = "; ".join(outcome.note for outcome in outcomes if outcome.note)
     if not seconds:
         print(f"{name:10} no further step: {notes}", flush=True)
         return
     spread = f"{min(seconds):.1f} to {max(seconds):.1f}"
-    print(
-        f"{name:10} {median(seconds):6.1f} s ({spread})  steps again {again}  {notes}", flush=True
-    )
+    print(f"{name:10} {median(seconds):6.1f} s ({spread})  steps again {again}  {notes}", flush=True)

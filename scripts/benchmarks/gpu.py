@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.commands import hpckit, on_path, run
-from hpckit.features.capacity.gpus import GPUS, gpu_called
+from hpckit.features.capacity.gpus import GPUS, find_gpu_by_driver_name
 from hpckit.features.capacity.model_plan import CapacityPlan
 from hpckit.features.capacity.model_setup import (
     AttentionKind,
@@ -124,7 +124,7 @@ def bench_gpu(folder: Path) -> None:
 def _spec() -> GpuSpec | None:
     """Return the GPU of this machine, by its driver's name; None without one that is known."""
     code = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
-    return gpu_called(run([sys.executable, "-c", code]).stdout.strip())
+    return find_gpu_by_driver_name(run([sys.executable, "-c", code]).stdout.strip())
 
 
 def _trained(words: tuple[str, ...], environ: Mapping[str, str], gpus: int) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _world(folder: Path) -> Iterator[dict[str, Any]]:
     ]
     assert ranks[0].stdout is not None  # noqa: S101  # as just asked
     yield from map(json.loads, ranks[0].stdout)
-    if any([one.wait() for one in ranks]):  # noqa: C419  # all of them are waited for
+    if any([rank.wait() for rank in ranks]):  # noqa: C419  # all of them are waited for
         sys.exit("a rank failed:\n" + (folder / "rank-0.log").read_text())
 
 

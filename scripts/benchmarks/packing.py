@@ -51,7 +51,7 @@ def bench_packing(folder: Path) -> None:
 def _typical() -> list[float]:
     """Return the draw closest to the mean of all draws, so that it favours no way."""
     draws = [_drawn(seed) for seed in range(DRAWS)]
-    ratios = [(_in_turn(one) / _least(one), _in_chunks(one) / _least(one)) for one in draws]
+    ratios = [(_in_turn(draw) / _least(draw), _in_chunks(draw) / _least(draw)) for draw in draws]
     usual = tuple(map(statistics.mean, zip(*ratios, strict=True)))
     print(
         f"mean of {DRAWS} draws, if starts cost nothing: a free slot takes the next run "

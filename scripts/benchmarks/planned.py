@@ -38,8 +38,8 @@ def _measure(folder: Path, case: dict[str, Any]) -> Sequence[dict[str, float]]:
         ranks *= size
     order.write_text(json.dumps([case]))
     ends = start_ranks(_PROGRAM, ranks, str(order), folder=folder)
-    if any(one.code for one in ends):
-        sys.exit("\n".join(one.output for one in ends))
+    if any(end.code for end in ends):
+        sys.exit("\n".join(end.output for end in ends))
     return [json.loads((folder / f"found.{rank}").read_text())[0] for rank in range(ranks)]
 
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from benchmarks.commands import SANDBOX_BIN, SWEEP, hpckit, need_sandbox, rival_python, run, slurm
-from hpckit.cli.main import verb_module, verb_parser
+from hpckit.cli.main import build_verb_parser, import_verb_module
 from hpckit.context import Context
 
 RUNS = 1000
@@ -39,11 +39,7 @@ def bench_questions(folder: Path) -> None:
     """Count RPCs for the submission of 1000 runs, and for an hour of watching them."""
     need_sandbox()
     outputs = folder / "outputs"
-    environ = {
-        **os.environ,
-        "HPCKIT_OUTPUTS": str(outputs),
-        "XDG_CACHE_HOME": str(folder / "cache"),
-    }
+    environ = {**os.environ, "HPCKIT_OUTPUTS": str(outputs), "XDG_CACHE_HOME": str(folder / "cache")}
     _ours(folder, environ)
     _submitit(folder, environ)
     _launcher(folder, environ)
@@ -81,16 +77,11 @@ def _watch_for_an_hour(launch: str, environ: dict[str, str]) -> None:
             raise KeyboardInterrupt
 
     context = Context(
-        environ=environ,
-        cwd=Path.cwd(),
-        stdout=io.StringIO(),
-        stderr=sys.stderr,
-        now=lambda: now,
-        sleep=sleep,
+        environ=environ, cwd=Path.cwd(), stdout=io.StringIO(), stderr=sys.stderr, now=lambda: now, sleep=sleep
     )
-    arguments = verb_parser("status").parse_intermixed_args([launch, "--watch"])
+    arguments = build_verb_parser("status").parse_intermixed_args([launch, "--watch"])
     try:
-        verb_module("status").run(arguments, context)
+        import_verb_module("status").run(arguments, context)
     except KeyboardInterrupt:
         return
 
@@ -124,9 +115,7 @@ def _launcher(folder: Path, environ: dict[str, str]) -> None:
     rival.communicate()
 
 
-def _rival(
-    program: str, *arguments: str, cwd: Path, environ: dict[str, str]
-) -> subprocess.Popen[str]:
+def _rival(program: str, *arguments: str, cwd: Path, environ: dict[str, str]) -> subprocess.Popen[str]:
     """Start a rival's program, which follows commands on standard input."""
     path = f"{SANDBOX_BIN}{os.pathsep}{environ['PATH']}"
     return subprocess.Popen(
@@ -173,4 +162,4 @@ def _controller() -> Counter[str]:
 def _accounting() -> int:
     """Return how often slurmdbd was queried for jobs so far."""
     lines = slurm("sacctmgr", "show", "stats").splitlines()
-    return sum(int(one.partition("count:")[2].split()[0]) for one in lines if _OF_SACCT in one)
+    return sum(int(line.partition("count:")[2].split()[0]) for line in lines if _OF_SACCT in line)

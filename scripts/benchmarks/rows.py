@@ -20,7 +20,7 @@ from hpckit.model.states import RunState
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.metrics.log import MetricsLog
-from hpckit.record.store import append_event, make_folder, write_text
+from hpckit.record.store import append_event, make_private_folder, write_text_atomically
 
 ROWS = int(os.environ.get("BENCH_ROWS", "10_000_000"))
 SAVES = 30 * 24 * 60
@@ -44,12 +44,7 @@ def bench_rows(folder: Path) -> None:
     _say("python -c pass", [sys.executable, "-c", "pass"], environ)
     _say("status", hpckit("status"), environ)
     _say("results", hpckit("results"), environ)
-    _say(
-        "resume --dry-run (an auto-resume job's look)",
-        hpckit("resume", "--dry-run"),
-        environ,
-        code=None,
-    )
+    _say("resume --dry-run (an auto-resume job's look)", hpckit("resume", "--dry-run"), environ, code=None)
     _say("is it cancelled? (a supervisor)", [sys.executable, "-c", _CANCELLED, str(found)], environ)
     attempt.last_metrics.unlink()
     _say("status, last values lost", hpckit("status"), environ)
@@ -69,12 +64,10 @@ def _say(what: str, words: list[str], environ: dict[str, str], *, code: int | No
 def _month(launch: Launch) -> AttemptPaths:
     """Write an attempt of a month that was interrupted just now."""
     paths = launch.paths.run(0).attempt(1)
-    make_folder(paths.folder)
+    make_private_folder(paths.folder)
     now = datetime.now(UTC)
     at = now - timedelta(days=30)
-    begun = events.AttemptStarted(
-        at=at, attempt=1, job=None, restart_count=0, host="n1", pid=2, started="1"
-    )
+    begun = events.AttemptStarted(at=at, attempt=1, job=None, restart_count=0, host="n1", pid=2, started="1")
     append_event(paths.events, begun)
     append_event(paths.events, events.RoundStarted(at=at, round=0, world_size=1, nodes=("n1",)))
     append_event(paths.events, events.StepReached(at=at, round=0, step=0))
@@ -89,10 +82,8 @@ def _month(launch: Launch) -> AttemptPaths:
         )
         append_event(paths.events, saved)
     _log(paths, to_plain(at))
-    append_event(
-        paths.events, events.AttemptEnded(at=now, state=RunState.interrupted, exit_code=143)
-    )
-    write_text(paths.progress, f'{{"round":0,"step":{ROWS},"at":"{to_plain(now)}"}}')
+    append_event(paths.events, events.AttemptEnded(at=now, state=RunState.interrupted, exit_code=143))
+    write_text_atomically(paths.progress, f'{{"round":0,"step":{ROWS},"at":"{to_plain(now)}"}}')
     return paths
 
 
@@ -105,5 +96,5 @@ def _log(paths: AttemptPaths, at: str) -> None:
             file.writelines(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
     values = {name: {"value": 0.5, "step": 0, "at": at} for name in ("loss", "lr", "val_acc")}
     last = {"v": 1, "size": paths.metrics.stat().st_size, "values": values}
-    write_text(paths.last_metrics, json.dumps(last))
-    MetricsLog(paths=paths).append({"step": ROWS, "at": at, "loss": 0.25, "lr": 3e-4})
+    write_text_atomically(paths.last_metrics, json.dumps(last))
+    MetricsLog(paths=paths).append_rows({"step": ROWS, "at": at, "loss": 0.25, "lr": 3e-4})

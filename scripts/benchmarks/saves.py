@@ -45,9 +45,7 @@ def _one(folder: Path, number: int) -> tuple[float, float, float]:
     saved = scene.events("checkpoint_saved")
     speeds = [one["size"] / _MIB / one["duration_s"] for one in saved]
     speed, waited = median(speeds[:-1]), speeds[-1]
-    background = [
-        one["stall_s"] for one in saved[:-1]
-    ]  # the last one ends the run, which waits for it
+    background = [one["stall_s"] for one in saved[:-1]]  # the last one ends the run, which waits for it
     running = account["wall_s"] - account["queue_s"] - account["start_s"] - saved[-1]["stall_s"]
     share, stall = sum(background) / running * 100, median(background)
     print(
@@ -57,9 +55,7 @@ def _one(folder: Path, number: int) -> tuple[float, float, float]:
         flush=True,
     )
     for one in saved:
-        print(
-            f"     step {one['step']}: stall {one['stall_s']:.3f} s, all {one['duration_s']:.2f} s"
-        )
+        print(f"     step {one['step']}: stall {one['stall_s']:.3f} s, all {one['duration_s']:.2f} s")
     return share, speed / median(disk) * 100, waited / median(disk) * 100
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.commands import SCRIPTS, hpckit, on_path, run
 from hpckit.model import events
-from hpckit.model.cluster.nodes import compress_nodes
+from hpckit.model.cluster.nodes import compress_to_hostlist
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.store import read_events
 
@@ -68,7 +68,7 @@ def measure(folder: Path, scale: Scale) -> dict[str, Any]:
         "PATH": f"{folder}:/usr/bin:/bin",
         "SLURM_JOB_ID": "1",
         "SLURMD_NODENAME": "127.0.0.1",
-        "SLURM_JOB_NODELIST": compress_nodes(names),
+        "SLURM_JOB_NODELIST": compress_to_hostlist(names),
     }
     words = ["-m", "benchmarks.watched_supervisor", str(folder / "peak"), str(scale.append_ms)]
     done = subprocess.run(
@@ -98,9 +98,7 @@ def _freeze(folder: Path, scale: Scale) -> Path:
 
 def _write_srun(path: Path, settings: Path) -> None:
     """Write a replacement for srun: one process that plays all agents."""
-    path.write_text(
-        f'#!/bin/sh\nexec "{sys.executable}" -m benchmarks.simulated_agents "{settings}" "$@"\n'
-    )
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m benchmarks.simulated_agents "{settings}" "$@"\n')
     path.chmod(0o755)
 
 

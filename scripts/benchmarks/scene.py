@@ -49,13 +49,7 @@ class Scene:
 
     def launch(self, *words: str) -> str:
         """Launch the training with hpckit; return the launch's id."""
-        fixed = (
-            "launch",
-            "--rerun",
-            "--json",
-            "experiment=function",
-            "entry_point=with_hpckit:train",
-        )
+        fixed = ("launch", "--rerun", "--json", "experiment=function", "entry_point=with_hpckit:train")
         done = run(hpckit(*fixed, "code.snapshot=false", *words), cwd=self.folder, env=self.environ)
         return str(json.loads(done.stdout)["launch"])
 
@@ -79,7 +73,7 @@ class Scene:
     def done(self) -> list[Step]:
         """Return the finished steps, in order of time."""
         lines = _lines(self.folder / "steps.jsonl")
-        return [Step(at=one["at"], life=one["life"], step=one["step"]) for one in lines]
+        return [Step(at=line["at"], life=line["life"], step=line["step"]) for line in lines]
 
     def last_step(self) -> int:
         """Return the last finished step, -1 before the first."""
@@ -89,7 +83,7 @@ class Scene:
     def pid_of(self, rank: int) -> int:
         """Return the latest process of a rank."""
         lines = _lines(self.folder / "ranks.jsonl")
-        return int([one["pid"] for one in lines if one["rank"] == rank][-1])
+        return int([line["pid"] for line in lines if line["rank"] == rank][-1])
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

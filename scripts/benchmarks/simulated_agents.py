@@ -19,9 +19,9 @@ from benchmarks.scale import Scale
 from hpckit.model import messages
 from hpckit.model.failure import ExitReason, RankExit
 from hpckit.record.layout import AttemptPaths, LaunchPaths
-from hpckit.runtime.agent.agent import call_supervisor
+from hpckit.runtime.agent.agent import connect_to_supervisor
 from hpckit.runtime.channel import tcp
-from hpckit.runtime.channel.pace import pace_s
+from hpckit.runtime.channel.pace import message_interval_s
 from hpckit.runtime.clock import now
 
 GUILTY = 5
@@ -56,8 +56,8 @@ class Cast:
 
     async def _serve(self, node: int) -> None:
         """Act as one agent."""
-        channel = self.channels[node] = await call_supervisor(self.paths)
-        channel.post(messages.Hello(node=f"n{node:05d}", node_rank=node, pid=os.getpid()))
+        channel = self.channels[node] = await connect_to_supervisor(self.paths)
+        channel.send_without_waiting(messages.Hello(node=f"n{node:05d}", node_rank=node, pid=os.getpid()))
         beating = asyncio.create_task(self._beat(node, channel))
         try:
             while (message := await channel.receive()) is not None:
@@ -72,21 +72,21 @@ class Cast:
         """Send what a real agent sends: the newest step if there is one, else a heartbeat."""
         told = -1
         while True:
-            await asyncio.sleep(pace_s(self.scale.nodes, _NODE_TIMEOUT_S))
+            await asyncio.sleep(message_interval_s(self.scale.nodes, _NODE_TIMEOUT_S))
             if self.step > told:
                 told = self.step
-                channel.post(messages.StepBegun(rank=self._ranks(node)[0], step=told))
+                channel.send_without_waiting(messages.StepBegun(rank=self._ranks(node)[0], step=told))
             else:
-                channel.post(messages.Beat())
+                channel.send_without_waiting(messages.Beat())
 
     def _follow(self, node: int, channel: tcp.Channel, message: messages.Message) -> None:
         match message:
             case messages.ReservePort():
                 self.times["gathered"] = time.time()
-                channel.post(messages.PortReserved(port=_PORT))
+                channel.send_without_waiting(messages.PortReserved(port=_PORT))
             case messages.StartRound() if node == 0:
                 self.times["bound"] = time.time()
-                channel.post(messages.StoreBound(port=_PORT))
+                channel.send_without_waiting(messages.StoreBound(port=_PORT))
             case messages.StoreAddress():
                 self.addressed += 1
                 if self.addressed == self.scale.nodes:
@@ -114,7 +114,7 @@ class Cast:
             traceback=trace,
             at=now(),
         )
-        self.channels[node].post(messages.RankEnded(round=0, exit=record))
+        self.channels[node].send_without_waiting(messages.RankEnded(round=0, exit=record))
 
     async def _train_and_fail(self) -> None:
         """Begin a step every second, and let one rank fail."""

@@ -51,9 +51,7 @@ def bench_starts(folder: Path) -> None:
 def _sweep(folder: Path, way: str) -> tuple[float, float]:
     """Return the seconds and the processor seconds of a sweep."""
     seeds = ",".join(str(seed) for seed in range(RUNS))
-    words = hpckit(
-        "launch", "--rerun", "cluster=local", "experiment=function", "resources=cpu_pair"
-    )
+    words = hpckit("launch", "--rerun", "cluster=local", "experiment=function", "resources=cpu_pair")
     words += ["entry_point=short:train", "code.snapshot=false", "cluster.max_parallel=1"]
     words += [f"runtime.preload_torch={way}", f"seed={seeds}", "-m", "--wait"]
     environ = {**os.environ, "HPCKIT_OUTPUTS": str(folder / "outputs")}

@@ -73,7 +73,7 @@ def _named(folder: Path, seed: int, *, more: int, steps: int = _STEPS) -> list[t
         load.join()
     text = run(hpckit("status", name, "--json"), cwd=folder).stdout
     stragglers: list[dict[str, Any]] = json.loads(text)["runs"][0]["stragglers"]
-    return [(one["rank"], one["slower_by"]) for one in stragglers]
+    return [(straggler["rank"], straggler["slower_by"]) for straggler in stragglers]
 
 
 def _load(draw: random.Random, over: threading.Event) -> None:

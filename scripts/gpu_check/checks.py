@@ -21,11 +21,7 @@ class Checks:
         """Expect a finite number from `low` to `high`."""
         wanted = f"{low:.6g} to {high:.6g}{unit and ' ' + unit}"
         self.expected[name] = wanted
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             self.problems.append(f"{name} was not measured: {value!r}")
         elif not low <= value <= high:
             self.problems.append(f"{name} is {value:.6g}, expected is {wanted}")

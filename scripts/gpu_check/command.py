@@ -51,9 +51,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--limit-s", type=float, default=480, help="seconds of all (480)")
     made.add_argument("--list", action="store_true", help="names and seconds of the items")
     made.add_argument("--needs", action="store_true", help="packages that are missing")
-    made.add_argument(
-        "--rehearse", action="store_true", help="without a GPU: NVML's fake, tiny trainings"
-    )
+    made.add_argument("--rehearse", action="store_true", help="without a GPU: NVML's fake, tiny trainings")
     made.add_argument(
         "--older-torch",
         action="store_true",
@@ -140,9 +138,7 @@ class Check:
             shown["seconds"] = round(time.monotonic() - began, 1)
             write(self.out, shown, self.results)
             last = self.results[-1]
-            print(
-                f"{last.item}: {last.state.value}, {last.seconds:.0f} s {last.reason}", flush=True
-            )
+            print(f"{last.item}: {last.state.value}, {last.seconds:.0f} s {last.reason}", flush=True)
         print((self.out / PAGE_FILE).read_text(encoding="utf-8"))
         return exit_code(self.results)
 

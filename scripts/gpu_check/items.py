@@ -33,9 +33,7 @@ class Item:
 
 def _item(name: str, about: str, measure: str, limit_s: int, usual_s: int) -> Item:
     judge = getattr(judging, f"judge_{name}")
-    return Item(
-        name=name, about=about, measure=measure, judge=judge, limit_s=limit_s, usual_s=usual_s
-    )
+    return Item(name=name, about=about, measure=measure, judge=judge, limit_s=limit_s, usual_s=usual_s)
 
 
 ITEMS: Mapping[str, Item] = {

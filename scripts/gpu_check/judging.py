@@ -30,7 +30,7 @@ def lanes_bytes_per_s(link: Mapping[str, Any]) -> float | None:
     generation, width = link.get("pcie_generation_max"), link.get("pcie_width_max")
     if not generation or not width or generation < 3:  # noqa: PLR2004  # another encoding before
         return None
-    return 0.985e9 * 2.0 ** (generation - 3) * width
+    return 0.985e9 * 2.0 ** float(generation - 3) * float(width)
 
 
 def judge_nvml(measured: Mapping[str, Any]) -> Checks:
@@ -120,9 +120,7 @@ def judge_preflight(measured: Mapping[str, Any]) -> Checks:
             checks.figures.append(f"{level} took {one['took_s']:.1f} s")
         for node in said["nodes"]:
             checks.one_of(f"{level}: verdict", node["verdict"], ("ok", "warn"))
-            checks.figures += [
-                f"{level}: {one['verdict']}: {one['message']}" for one in node["findings"]
-            ]
+            checks.figures += [f"{level}: {one['verdict']}: {one['message']}" for one in node["findings"]]
         checks.equal(f"{level}: nodes", len(said["nodes"]), 1)
     return checks
 
@@ -140,9 +138,7 @@ def judge_transfers(measured: Mapping[str, Any]) -> Checks:
     links = {"medium's": speed.get("pcie") or {}, "own": link}
     for name, one in links.items():
         checks.equal(
-            f"{name} generation under load",
-            one.get("pcie_generation"),
-            one.get("pcie_generation_max"),
+            f"{name} generation under load", one.get("pcie_generation"), one.get("pcie_generation_max")
         )
         checks.equal(f"{name} lanes under load", one.get("pcie_width"), one.get("pcie_width_max"))
     most = lanes_bytes_per_s(link)
@@ -155,10 +151,8 @@ def judge_transfers(measured: Mapping[str, Any]) -> Checks:
     checks.between("own copies, bytes_s", loaded.get("bytes_s"), low, high)
     if loaded.get("nvml_bytes_s") is not None:
         checks.close("NVML's throughput", loaded["nvml_bytes_s"], loaded.get("bytes_s"), 0.25)
-    rates = (
-        speed.get(one) or 0 for one in ("to_device_bytes_s", "to_host_bytes_s", "copy_bytes_s")
-    )
-    there, back, copy = (one / _GB for one in rates)
+    rates = (speed.get(one) or 0 for one in ("to_device_bytes_s", "to_host_bytes_s", "copy_bytes_s"))
+    there, back, copy = (rate / _GB for rate in rates)
     idle = measured.get("idle_link") or {}
     checks.figures.append(
         f"to the GPU {there:.1f} GB/s, back {back:.1f} GB/s, lanes carry {most / _GB:.1f} GB/s; "
@@ -182,9 +176,7 @@ def judge_comm(measured: Mapping[str, Any]) -> Checks:
         if one.get("bus_bytes_per_s"):
             rate, share = one["bus_bytes_per_s"] / _GB, 100 * (one["share"] or 0)
             checks.figures.append(f"{name}: {rate:.1f} GB/s, {share:.0f} % of {one['promise']}")
-    checks.figures += [
-        f"{one['level']}: {one['message']}" for one in measured.get("findings") or ()
-    ]
+    checks.figures += [f"{one['level']}: {one['message']}" for one in measured.get("findings") or ()]
     return checks
 
 
@@ -261,7 +253,7 @@ def judge_profile(measured: Mapping[str, Any]) -> Checks:
     if measured["on_gpu"]:
         checks.between("compute_s", summary.get("compute_s"), 0.2 * wall, wall, "s")
         parts = ("compute_s", "exposed_s", "copy_s", "idle_s")
-        whole = sum(summary.get(one) or 0.0 for one in parts)
+        whole = sum(summary.get(part) or 0.0 for part in parts)
         checks.close("compute, exposed, copies and idle", whole, wall, 0.1, "s")
     if wall:
         shares = {
@@ -269,12 +261,8 @@ def judge_profile(measured: Mapping[str, Any]) -> Checks:
             for one in ("compute", "communication", "exposed", "copy", "idle")
         }
         words = ", ".join(f"{name} {share:.0f} %" for name, share in shares.items())
-        checks.figures.append(
-            f"a step {1000 * wall / max(summary.get('steps') or 1, 1):.1f} ms: {words}"
-        )
-        checks.figures += [
-            f"{one['seconds'] * 1000:.1f} ms {one['name']}" for one in summary["top"][:3]
-        ]
+        checks.figures.append(f"a step {1000 * wall / max(summary.get('steps') or 1, 1):.1f} ms: {words}")
+        checks.figures += [f"{one['seconds'] * 1000:.1f} ms {one['name']}" for one in summary["top"][:3]]
     return checks
 
 
@@ -283,9 +271,7 @@ def judge_oom(measured: Mapping[str, Any]) -> Checks:
     checks = Checks()
     checks.equal("state", measured["state"], "failed")
     checks.equal("cause", measured["cause"], "cuda_oom")
-    checks.true(
-        "the message says how memory was used", "GPU memory: of" in (measured["message"] or "")
-    )
+    checks.true("the message says how memory was used", "GPU memory: of" in (measured["message"] or ""))
     figures, total = measured.get("figures") or {}, measured.get("gpu_bytes")
     checks.close("total_bytes", figures.get("total_bytes"), total, 0.02)
     reserved = figures.get("reserved_bytes")
@@ -294,9 +280,7 @@ def judge_oom(measured: Mapping[str, Any]) -> Checks:
     snapshot = measured.get("snapshot") or {}
     checks.close("bytes of the snapshot's segments", snapshot.get("segment_bytes"), reserved, 0.01)
     checks.at_least("entries that name the line", snapshot.get("entries_of_our_line"), 1)
-    checks.figures.append(
-        (measured["message"] or "").splitlines()[-1] if measured["message"] else ""
-    )
+    checks.figures.append((measured["message"] or "").splitlines()[-1] if measured["message"] else "")
     return checks
 
 

@@ -119,8 +119,8 @@ class RecordingNvml:
 
 def _metrics(asked: Any) -> list[dict[str, Any]]:
     return [
-        {"metricId": int(one.metricId), "nvmlReturn": int(one.nvmlReturn), "value": one.value}
-        for one in list(asked.metrics)[: int(asked.numMetrics)]
+        {"metricId": int(metric.metricId), "nvmlReturn": int(metric.nvmlReturn), "value": metric.value}
+        for metric in list(asked.metrics)[: int(asked.numMetrics)]
     ]
 
 
@@ -159,7 +159,7 @@ class ReplayedNvml:
     def _replayed(self, name: str) -> Any:
         def replayed(*arguments: Any, **named: Any) -> Any:
             if name == _FIELDS:
-                told = [self._field(*one) for one in arguments[1]]
+                told = [self._field(*argument) for argument in arguments[1]]
                 return answered(self.bindings, [{"value": None, **one} for one in told])
             key = key_of(name, arguments, named.get("version"))
             kept = self.answers.get(key)
@@ -179,7 +179,7 @@ class ReplayedNvml:
 
 
 def _fill(asked: Any, metrics: list[dict[str, Any]]) -> None:
-    by_id = {one["metricId"]: one for one in metrics}
+    by_id = {metric["metricId"]: metric for metric in metrics}
     for entry in list(asked.metrics)[: int(asked.numMetrics)]:
         told = by_id.get(int(entry.metricId), {"nvmlReturn": 3, "value": 0.0})
         entry.nvmlReturn, entry.value = told["nvmlReturn"], told["value"]

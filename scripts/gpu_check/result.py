@@ -46,29 +46,29 @@ class Result:
 
 def exit_code(results: Sequence[Result]) -> int:
     """Return 1 if an item failed, 2 if none passed, else 0."""
-    if any(one.state is State.failed for one in results):
+    if any(result.state is State.failed for result in results):
         return 1
-    return 0 if any(one.state is State.passed for one in results) else 2
+    return 0 if any(result.state is State.passed for result in results) else 2
 
 
 def document(machine: Mapping[str, Any], results: Sequence[Result]) -> dict[str, Any]:
     """Return the content of the JSON file."""
-    return {"v": 1, "machine": dict(machine), "items": [asdict(one) for one in results]}
+    return {"v": 1, "machine": dict(machine), "items": [asdict(result) for result in results]}
 
 
 def page(machine: Mapping[str, Any], results: Sequence[Result]) -> str:
     """Return the page: a line for each item, its figures, and what is wrong."""
     lines = [f"GPU check, {machine.get('at', 'time unknown')}"]
     lines += _wrapped("machine: " + ", ".join(_machine_words(machine)), "")
-    counts = {state: sum(one.state is state for one in results) for state in State}
+    counts = {state: sum(result.state is state for result in results) for state in State}
     lines += [", ".join(f"{count} {state.value}" for state, count in counts.items()), ""]
-    for one in results:
-        said = one.state.value.upper() if one.state is State.failed else one.state.value
-        lines.append(f"{said:8} {one.item:12} {one.seconds:5.0f} s")
-        lines += _wrapped(one.reason, " " * 9)
-        for figure in one.figures:
+    for result in results:
+        said = result.state.value.upper() if result.state is State.failed else result.state.value
+        lines.append(f"{said:8} {result.item:12} {result.seconds:5.0f} s")
+        lines += _wrapped(result.reason, " " * 9)
+        for figure in result.figures:
             lines += _wrapped(figure, " " * 9)
-        for left in one.left_out:
+        for left in result.left_out:
             lines += _wrapped(f"left out: {left}", " " * 9)
     return "\n".join(lines) + "\n"
 

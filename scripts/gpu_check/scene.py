@@ -106,7 +106,7 @@ class Scene:
     def sweep(self, points: Sequence[Mapping[str, Any]], *words: str) -> Launched:
         """Launch a run for each point, which sets these keys."""
         file = self.folder / "points.yaml"
-        file.write_text(yaml.safe_dump([dict(one) for one in points]), encoding="utf-8")
+        file.write_text(yaml.safe_dump([dict(point) for point in points]), encoding="utf-8")
         return self.launch("-m", f"sweep.points={file}", *words)
 
 
@@ -125,13 +125,13 @@ class Launched:
 
     def wait(self) -> None:
         """Wait until no run is under way any more."""
-        while any(one["state"] in UNDER_WAY for one in self.runs()):
+        while any(run["state"] in UNDER_WAY for run in self.runs()):
             time.sleep(1)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the last metrics of each run, of `results --json`."""
         text = self.scene.call("results", self.name, "--json", codes=(0, 1))
-        return [dict(one["metrics"]) for one in json.loads(text)["runs"]]
+        return [dict(load["metrics"]) for load in json.loads(text)["runs"]]
 
     def attempt(self, run: int = 0) -> Path:
         """Return the folder of the first attempt of a run."""

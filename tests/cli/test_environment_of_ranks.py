@@ -32,7 +32,7 @@ def printed(shell: Any, *words: str) -> list[str]:
     another = f"+params.launch={len(before)}"  # what has run already is not run again
     said = shell("launch", "cluster=local", "output_dir=outputs", another, "--wait", *words)
     assert said.code == 0, said.out + said.err
-    (launch,) = (one for one in shell.outputs if one not in before and one.name[0] != ".")
+    (launch,) = (output for output in shell.outputs if output not in before and output.name[0] != ".")
     (log,) = launch.rglob("rank-00000.log")
     return list(log.read_text().splitlines())
 
@@ -62,7 +62,7 @@ def test_script_of_a_run_in_the_project_is_the_frozen_one(shell: Any) -> None:
     shell("launch", *words, "--", "python", "ask.py", "--in", "ask.py")
     script.write_text(program.format("two", 0))
     module.write_text("WORD = 'two'\n")
-    (launch,) = (one for one in shell.outputs if one.name[0] != ".")
+    (launch,) = (output for output in shell.outputs if output.name[0] != ".")
     said = shell("resume", str(launch), "--failed", "--wait")
     assert "ask.py" in said.err
     logs = sorted(launch.rglob("rank-00000.log"))

@@ -143,7 +143,7 @@ def test_a_terminal_that_closes_ends_the_run(shell: Any) -> None:
         (("-m", "seed=1,2", "--", "true"), "takes one run, and this is a sweep of 2"),
         (("resources=cpu_pair", "--", "true"), "resources.tasks_per_node is 2"),
         (("resources.nodes=2", "--", "true"), "here: resources=cpu (one rank)"),
-        (("cluster=slurm", "--", "true"), "the cluster chosen is Slurm's"),
+        (("cluster=slurm", "--", "true"), "the chosen cluster is Slurm"),
         (("resources.partition=gpu", "--", "true"), "nothing reads resources.partition"),
         (("--json", "--", "true"), "--foreground and --json contradict each other"),
         (("--auto-resume", "--", "true"), "--foreground and --auto-resume contradict"),
@@ -172,5 +172,5 @@ def test_completed_foreground_run_is_not_reused(shell: Any, sit: Sit) -> None:
     sit("--", "true", code=0)
     said = shell("launch", "--wait", "cluster=local", "--", "true")
     assert said.code == 0, said.err
-    assert "completed already" not in said.err
+    assert "already completed" not in said.err
     assert "launched" in said.out

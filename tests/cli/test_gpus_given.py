@@ -44,10 +44,8 @@ def seen(environ: dict[str, str], folder: Path, name: str) -> dict[str, Any]:
     line = [sys.executable, "-m", "hpckit", "status", name, "--json"]
     told = subprocess.run(line, cwd=folder, env=environ, capture_output=True, check=True)
     (run,) = json.loads(told.stdout)["runs"]
-    logs = sorted(
-        (folder / "outputs").glob(f"{name}-*/runs/00000/attempts/001/rounds/000/rank-*.log")
-    )
-    return {**run, "log": "".join(one.read_text() for one in logs)}
+    logs = sorted((folder / "outputs").glob(f"{name}-*/runs/00000/attempts/001/rounds/000/rank-*.log"))
+    return {**run, "log": "".join(log.read_text() for log in logs)}
 
 
 def test_run_that_asks_for_no_gpu_has_none(environ: dict[str, str], tmp_path: Path) -> None:
@@ -62,9 +60,7 @@ def test_run_that_asks_for_no_gpu_has_none(environ: dict[str, str], tmp_path: Pa
     assert "shown=[]" in run["log"]
 
 
-def test_code_that_wants_a_gpu_is_told_that_there_is_none(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_code_that_wants_a_gpu_is_told_that_there_is_none(environ: dict[str, str], tmp_path: Path) -> None:
     """Torch says only that none is available; here the words that it has with CUDA."""
     (tmp_path / "ask.py").write_text(
         "def train(config, run):\n"

@@ -42,8 +42,7 @@ _PATTERNS = {
         "myapp/config.py": "",
     },
     "structured": {
-        "conf/config.yaml": "defaults:\n  - _self_\n  - model: base_linear\nlr: 1\n"
-        "experiment: ???\n",
+        "conf/config.yaml": "defaults:\n  - _self_\n  - model: base_linear\nlr: 1\nexperiment: ???\n",
         "myapp/config.py": _STRUCTURED,
     },
 }
@@ -72,9 +71,7 @@ def _launched(folder: Path, words: Sequence[str], command: Sequence[str]) -> str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", _PATTERNS)
-def test_command_leaves_the_configuration_of_its_application_alone(
-    pattern: str, tmp_path: Path
-) -> None:
+def test_command_leaves_the_configuration_of_its_application_alone(pattern: str, tmp_path: Path) -> None:
     """The application composes its conf/config.yaml, which hpckit could not."""
     files = {**_PATTERNS[pattern], "conf/cluster/lab.yaml": "setup: ['export HERE=lab']\n"}
     if pattern == "optional group":
@@ -188,7 +185,7 @@ def test_group_that_two_files_choose_is_told(tmp_path: Path) -> None:
         done = _hpckit(tmp_path, "launch", "--config-name", "hpc", "--cfg", *words)
         assert done.returncode == 2
         assert "hpc.yaml: experiment appears more than once" in done.stderr
-        assert "take one entry out" in done.stderr
+        assert "remove one entry" in done.stderr
         assert "+experiment" not in done.stderr
 
 
@@ -231,9 +228,7 @@ def test_values_that_a_function_gets_as_texts_are_told(tmp_path: Path) -> None:
     )
     hpc = ["--config-name", "hpc", "cluster=local", "opt=sgd,adam", "-m"]
     done = _hpckit(tmp_path, "launch", "--dry-run", *hpc, "entry_point=train:train")
-    told = re.findall(
-        r"the function gets (.*) as the text (.*), which .*: write (.*) there", done.stderr
-    )
+    told = re.findall(r"the function gets (.*) as the text (.*), which .*: write (.*) there", done.stderr)
     assert told == [
         ("a key of params.at", "'30'", "key == '30'"),
         ("opt", "'sgd'", "Opt[config.opt]"),

@@ -19,23 +19,23 @@ from cli_world import START, Desk, Shell
 from report_launches import swept_launch, troubled_launch
 
 from hpckit.cli.commands.act import grow
-from hpckit.cli.commands.look.nodes import nodes_document
-from hpckit.cli.commands.look.stacks import stacks_object
+from hpckit.cli.commands.look.nodes import nodes_to_json
+from hpckit.cli.commands.look.stacks import stacks_to_json
 from hpckit.cli.commands.maintain import clean, doctor, rm
-from hpckit.cli.commands.start.check import check_document
-from hpckit.features.capacity.machine import plan_object, search_object
+from hpckit.cli.commands.start.check import check_report_to_json
+from hpckit.features.capacity.machine import layout_search_to_json, plan_to_json
 from hpckit.features.interconnect.model import SlowLink
-from hpckit.features.interconnect.text import interconnect_document
-from hpckit.features.profiling.text import profile_object
+from hpckit.features.interconnect.text import interconnect_to_json
+from hpckit.features.profiling.text import profile_to_json
 from hpckit.model.plain import to_plain
-from hpckit.operations.resume import skipped_document
-from hpckit.report.checkpoints import checkpoints_object
-from hpckit.report.comparison import comparison_document
-from hpckit.report.description import description_document
-from hpckit.report.diagnosis import findings_object
-from hpckit.report.environment import environment_document
-from hpckit.report.live import live_object
-from hpckit.report.machine import launches_document, results_document, run_object, spread_document
+from hpckit.operations.resume import skipped_runs_to_json
+from hpckit.report.checkpoints import checkpoints_to_json
+from hpckit.report.comparison import comparison_to_json
+from hpckit.report.description import description_to_json
+from hpckit.report.diagnosis import findings_to_json
+from hpckit.report.environment import environment_to_json
+from hpckit.report.live import progress_to_json
+from hpckit.report.machine import launches_to_json, results_to_json, run_row_to_json, spread_to_json
 from hpckit.values import is_dataclass
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "json_documents.json"
@@ -62,7 +62,7 @@ def sample(hint: Any, *, whole: bool) -> Any:
         return None if not whole and type(None) in members else sample(members[0], whole=whole)
     if origin is not None:
         fixed = origin is tuple and ... not in members
-        items = [sample(one, whole=whole) for one in members if one is not ... and (whole or fixed)]
+        items = [sample(member, whole=whole) for member in members if member is not ... and (whole or fixed)]
         of_pairs = issubclass(origin, Mapping)
         return dict([items] if items else ()) if of_pairs else tuple(items)
     if issubclass(hint, Enum):
@@ -85,28 +85,28 @@ def called(function: Callable[..., Any], *, whole: bool) -> Any:
 
 
 BUILDERS: Mapping[str, Callable[..., Any]] = {
-    "bench": interconnect_document,
-    "check": check_document,
-    "checkpoint": checkpoints_object,
-    "clean": clean._document,  # noqa: SLF001
-    "diff": comparison_document,
-    "doctor": doctor._document,  # noqa: SLF001
-    "doctor --env": environment_document,
-    "findings of a run": findings_object,
-    "grow": grow._document,  # noqa: SLF001
-    "ls": launches_document,
-    "nodes": nodes_document,
-    "plan": plan_object,
-    "plan that searches": search_object,
-    "profile": profile_object,
-    "results": results_document,
-    "results --over": spread_document,
-    "rm": rm._document,  # noqa: SLF001
-    "run of status": run_object,
-    "show": description_document,
-    "skipped runs": skipped_document,
-    "stacks": stacks_object,
-    "waiting": live_object,
+    "bench": interconnect_to_json,
+    "check": check_report_to_json,
+    "checkpoint": checkpoints_to_json,
+    "clean": clean._cleanups_to_json,  # noqa: SLF001
+    "diff": comparison_to_json,
+    "doctor": doctor._unconfirmed_job_to_json,  # noqa: SLF001
+    "doctor --env": environment_to_json,
+    "findings of a run": findings_to_json,
+    "grow": grow._growth_to_json,  # noqa: SLF001
+    "ls": launches_to_json,
+    "nodes": nodes_to_json,
+    "plan": plan_to_json,
+    "plan that searches": layout_search_to_json,
+    "profile": profile_to_json,
+    "results": results_to_json,
+    "results --over": spread_to_json,
+    "rm": rm._removals_to_json,  # noqa: SLF001
+    "run of status": run_row_to_json,
+    "show": description_to_json,
+    "skipped runs": skipped_runs_to_json,
+    "stacks": stacks_to_json,
+    "waiting": progress_to_json,
 }
 
 

@@ -15,7 +15,7 @@ import pytest
 from cli_world import shell
 from waiting import until, until_ended
 
-from hpckit.record.launches import load_launch, read_launch_history, read_runs
+from hpckit.record.launches import load_launch, read_launch_history, read_run_records
 
 __all__ = ["shell"]
 
@@ -47,7 +47,7 @@ def orphan(shell: Any) -> Iterator[tuple[Path, int]]:
     (folder,) = shell.outputs
     rank = until(lambda: rank_of(folder))
     launch = load_launch(folder)
-    (record,) = until(lambda: [one for one in read_runs(launch) if one.supervisor])
+    (record,) = until(lambda: [record for record in read_run_records(launch) if record.supervisor])
     assert record.supervisor is not None
     executor = read_launch_history(launch).executors[0].pid
     for pid in (executor, record.supervisor[1]):
@@ -58,9 +58,7 @@ def orphan(shell: Any) -> Iterator[tuple[Path, int]]:
         os.kill(rank, signal.SIGKILL)
 
 
-def test_rm_is_refused_while_a_rank_outlives_its_supervisor(
-    shell: Any, orphan: tuple[Path, int]
-) -> None:
+def test_rm_is_refused_while_a_rank_outlives_its_supervisor(shell: Any, orphan: tuple[Path, int]) -> None:
     """A launch of which a rank still lives on this host stays, and rm says which process it is."""
     folder, rank = orphan
     said = shell("rm", str(folder), "--yes", "--json")
@@ -72,9 +70,7 @@ def test_rm_is_refused_while_a_rank_outlives_its_supervisor(
     assert not folder.exists()
 
 
-def test_resume_waits_while_a_rank_outlives_its_supervisor(
-    shell: Any, orphan: tuple[Path, int]
-) -> None:
+def test_resume_waits_while_a_rank_outlives_its_supervisor(shell: Any, orphan: tuple[Path, int]) -> None:
     """No attempt begins beside a rank of the one before: resume says so in a line, and waits."""
     folder, rank = orphan
     (shell.cwd / "fixed").touch()

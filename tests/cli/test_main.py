@@ -23,9 +23,7 @@ def test_main_help_lists_every_verb(shell: Any, capsys: pytest.CaptureFixture[st
         {line.split()[0] for line in group.splitlines() if re.match(r"  [a-z]", line)}
         for group in out.split("\n\n")
     ]
-    assert [group for group in groups if group & set(VERBS)] == [
-        set(g) for g in VERB_GROUPS.values()
-    ]
+    assert [group for group in groups if group & set(VERBS)] == [set(g) for g in VERB_GROUPS.values()]
     assert "supervise" not in out
 
 
@@ -124,17 +122,9 @@ def test_main_is_quiet_when_the_reader_leaves(shell: Any) -> None:
         (("launch", "--wiat"), "unrecognized arguments: --wiat", "did you mean --wait?"),
         (("status", "--faild"), "unrecognized arguments: --faild", "did you mean --failed?"),
         (("launch", "-w"), "unrecognized arguments: -w", "`hpckit launch --help` lists"),
-        (
-            ("status", "--limit", "x"),
-            "--limit is 'x'; it takes a whole number, such as 3",
-            "--help",
-        ),
+        (("status", "--limit", "x"), "--limit is 'x'; it takes a whole number, such as 3", "--help"),
         (("plot", "--width", "5cm"), "--width is '5cm'; it takes a number, such as 1.5", "--help"),
-        (
-            ("report", "--refresh", "x"),
-            "--refresh is 'x'; it takes a time, such as 60, 90s or 2m",
-            "--help",
-        ),
+        (("report", "--refresh", "x"), "--refresh is 'x'; it takes a time, such as 60, 90s or 2m", "--help"),
         (("ls", "--state"), "--state needs a value", "--help"),
         (("export", "-o"), "--to needs a value", "--help"),
         (

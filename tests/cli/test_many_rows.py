@@ -13,7 +13,7 @@ import pytest
 from cli_world import Desk, Writer
 
 from hpckit.errors import HpckitError
-from hpckit.record.launches import Launch, is_cancelled
+from hpckit.record.launches import Launch, is_cancel_requested
 from hpckit.record.metrics.log import MetricsLog
 
 TERABYTE = 1 << 40
@@ -35,7 +35,7 @@ def long_run(desk: Any, writer: Any) -> Launch:
     launch: Launch = desk.freeze()
     attempt = writer(launch=launch)
     attempt.start()
-    MetricsLog(paths=launch.paths.run(0).attempt(1)).append({"step": 3, "at": "", "loss": 0.5})
+    MetricsLog(paths=launch.paths.run(0).attempt(1)).append_rows({"step": 3, "at": "", "loss": 0.5})
     attempt.interrupt()
     fill(launch.paths.run(0).attempt(1).metrics)
     return launch
@@ -62,7 +62,7 @@ def test_other_verbs_read_no_rows(desk: Any, long_run: Launch, words: tuple[str,
         desk.say(*words)
     except HpckitError as error:
         assert "memory" not in error.message  # noqa: PT017  # most have nothing to do here
-    assert not is_cancelled(long_run, 0)
+    assert not is_cancel_requested(long_run, 0)
 
 
 def test_metrics_of_earlier_attempts_count(desk: Any, writer: Any) -> None:

@@ -56,5 +56,5 @@ def test_not_linux_refuses_to_run(desk: Any) -> None:
     words = ("launch", "experiment=command", "command=true", "cluster=local", "code.snapshot=false")
     done = call(desk, *words)
     assert done.returncode == 2
-    assert "hpckit: error: runs need Linux, and this is Darwin" in done.stderr
+    assert "hpckit: error: runs need Linux, but this machine has Darwin" in done.stderr
     assert list(desk.folder.iterdir()) == []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tiers import thorough
 
-from hpckit.record.launches import Launch, load_launch, read_runs
+from hpckit.record.launches import Launch, load_launch, read_run_records
 from hpckit.record.trials import read_trial
 from hpckit.runtime.study.study import open_study
 
@@ -38,9 +38,7 @@ SEARCH = (
 @thorough
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_adaptive_sweep_survives_a_killed_worker_and_asks_what_one_process_would(
-    shell: Any,
-) -> None:
+def test_adaptive_sweep_survives_a_killed_worker_and_asks_what_one_process_would(shell: Any) -> None:
     """Its supervisor killed, a run goes on with the same trial; the others ask as ever.
 
     Until that run is resumed its trial is open, which changes what later ones are given; the
@@ -58,7 +56,7 @@ def test_adaptive_sweep_survives_a_killed_worker_and_asks_what_one_process_would
 
     assert shell("resume", "--wait").code == 0
     assert read_trial(launch.paths.run(4).trial) == killed
-    assert [run.attempt for run in read_runs(launch)] == [1] * 4 + [2] + [1] * 7
+    assert [run.attempt for run in read_run_records(launch)] == [1] * 4 + [2] + [1] * 7
     trials = [read_trial(launch.paths.run(run).trial) for run in range(RUNS)]
     asked = [trial.values for trial in trials if trial is not None]
     assert asked[:5] == _own_study(5)
@@ -87,9 +85,7 @@ def test_adaptive_sweep_without_optuna_is_refused_before_anything_is_written(
 ) -> None:
     """One message with the command that installs it."""
     find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "optuna" else find(name)
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "optuna" else find(name))
     said = shell(*SEARCH, "command=[true]", "--dry-run")
     assert (said.code, shell.outputs) == (2, [])
     assert "needs Optuna" in said.err
@@ -105,7 +101,7 @@ def test_adaptive_sweep_freezes_runs_alike_and_signs_them_apart(slurm_shell: Any
     assert launch.searched
     assert len({run.signature for run in launch.runs}) == RUNS
     assert "%4" in launch.paths.script(0).read_text()
-    lines = launch.paths.configs(0).read_text().splitlines()
+    lines = launch.paths.configs_file_of_run(0).read_text().splitlines()
     assert lines == [lines[0]] * RUNS
 
 
@@ -125,11 +121,7 @@ def test_run_that_left_is_a_failed_trial_and_never_the_best(shell: Any) -> None:
     said = shell(
         *("launch", "-m", "experiment=command", "cluster=local", "code.snapshot=false", "--wait"),
         *("+params.x=interval(0,1)", "sweep.samples=2", "sweep.sampler=optuna", "sweep.seed=1"),
-        *(
-            "sweep.metric=loss",
-            "recovery.restarts.left=0",
-            f"command=[python,{script},'${{params.x}}']",
-        ),
+        *("sweep.metric=loss", "recovery.restarts.left=0", f"command=[python,{script},'${{params.x}}']"),
     )
     assert said.code == 1, said.err
     runs = {run["index"]: run for run in json.loads(shell("results", "--json").out)["runs"]}

@@ -13,18 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cli.shared_place import (
-    BY_ROOT,
-    LAUNCH,
-    NEWEST,
-    STRANGER,
-    Place,
-    files_of,
-    give,
-    mine,
-    place,
-    world,
-)
+from cli.shared_place import BY_ROOT, LAUNCH, NEWEST, STRANGER, Place, files_of, give, mine, place, world
 
 __all__ = ["mine", "place", "world"]
 
@@ -104,9 +93,7 @@ def test_security_latest_launch_is_the_callers_own(place: Place, trap: Path, min
     assert trap.exists()
 
 
-def test_security_name_of_a_strangers_launch_does_not_hide_ones_own(
-    place: Place, mine: Path
-) -> None:
+def test_security_name_of_a_strangers_launch_does_not_hide_ones_own(place: Place, mine: Path) -> None:
     """A stranger's launch whose id begins alike makes no beginning ambiguous."""
     place.plant(mine, name=f"{mine.name}-too")
     beginning = mine.name[:-2]
@@ -196,9 +183,7 @@ def test_security_launch_runs_nothing_of_a_stranger(place: Place, trap: Path) ->
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
-def test_security_launch_that_others_may_write_to_is_a_strangers(
-    place: Place, mine: Path, mode: int
-) -> None:
+def test_security_launch_that_others_may_write_to_is_a_strangers(place: Place, mine: Path, mode: int) -> None:
     """A launch of one's own that others may write to is refused, with the command that mends it."""
     mine.chmod(mode)
     try:
@@ -221,9 +206,7 @@ def test_security_launch_record_of_another_user_is_a_strangers(place: Place, min
         os.chown(mine / "launch.json", 0, 0)
 
 
-def test_security_folder_that_everybody_may_change_holds_no_launch(
-    place: Place, mine: Path
-) -> None:
+def test_security_folder_that_everybody_may_change_holds_no_launch(place: Place, mine: Path) -> None:
     """Where everybody may replace a launch, nothing is launched or acted on."""
     place.outputs.chmod(0o777)
     try:
@@ -237,9 +220,7 @@ def test_security_folder_that_everybody_may_change_holds_no_launch(
     assert [path for path in place.outputs.iterdir() if path != mine] == []
 
 
-def test_security_link_of_a_stranger_is_not_followed(
-    place: Place, mine: Path, tmp_path: Path
-) -> None:
+def test_security_link_of_a_stranger_is_not_followed(place: Place, mine: Path, tmp_path: Path) -> None:
     """A link that another user put into a shared folder makes no launch of what it points to."""
     link = place.outputs / NEWEST
     link.symlink_to(mine)
@@ -247,10 +228,7 @@ def test_security_link_of_a_stranger_is_not_followed(
     document = json.loads(place.hpckit("status", "--json").stdout)
     assert document["launch"] == mine.name
     listed = json.loads(place.hpckit("ls", "--json").stdout)["launches"]
-    assert {one["dir"]: one["foreign"] is None for one in listed} == {
-        str(link): False,
-        str(mine): True,
-    }
+    assert {one["dir"]: one["foreign"] is None for one in listed} == {str(link): False, str(mine): True}
     mine_too = tmp_path / "link"
     mine_too.symlink_to(mine)
     assert place.hpckit("cancel", str(mine_too)).returncode == 0
@@ -287,9 +265,7 @@ def desk_of_many(place: Place) -> Path:
     return Path(json.loads(done.stdout)["dir"])
 
 
-def test_security_other_users_see_a_launch_they_may_read_as_evidence(
-    place: Place, mine: Path
-) -> None:
+def test_security_other_users_see_a_launch_they_may_read_as_evidence(place: Place, mine: Path) -> None:
     """Not even root's launch is another user's to act on; they may look where they may read."""
     copy = place.outputs / "root-20260101-000000-ab12"
     shutil.copytree(mine, copy)

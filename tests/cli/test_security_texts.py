@@ -40,20 +40,14 @@ def hostile(place: Place, mine: Path) -> Path:
     for event in events:
         if event["event"] == "attempt_ended":
             event |= {"state": "failed", "exit_code": 1, "failure": failure}
-    (attempt / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in events))
+    (attempt / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     return folder
 
 
 @pytest.mark.parametrize("reader", ["lines", "terminal"])
 @pytest.mark.parametrize(
     "words",
-    [
-        ("status",),
-        ("status", "--watch"),
-        ("results",),
-        ("results", "--csv"),
-        ("rerun", "--exact"),
-    ],
+    [("status",), ("status", "--watch"), ("results",), ("results", "--csv"), ("rerun", "--exact")],
     ids=" ".join,
 )
 def test_security_shows_control_characters_instead_of_obeying_them(
@@ -68,9 +62,7 @@ def test_security_shows_control_characters_instead_of_obeying_them(
         assert SHOWN in text or len(words) > 1
 
 
-def test_security_shows_control_characters_of_listed_launches_and_errors(
-    place: Place, hostile: Path
-) -> None:
+def test_security_shows_control_characters_of_listed_launches_and_errors(place: Place, hostile: Path) -> None:
     """The list of launches and every error are as harmless."""
     for words in (("ls",), ("ls", "--sort", "name"), ("status", HOSTILE), ("cancel", "\x1b[2J")):
         said = place.hpckit(*words)

@@ -15,9 +15,7 @@ from tiers import thorough
 PROGRAM = (sys.executable, "-P", "-m", "hpckit")
 
 
-def call(
-    desk: Any, redirection: str, *words: str, **environ: str
-) -> subprocess.CompletedProcess[bytes]:
+def call(desk: Any, redirection: str, *words: str, **environ: str) -> subprocess.CompletedProcess[bytes]:
     """Return how `hpckit WORDS` ended in a shell, with its streams redirected."""
     return subprocess.run(
         ["sh", "-c", f'exec "$@" {redirection}', "sh", *PROGRAM, *words],
@@ -34,7 +32,7 @@ def test_streams_that_are_full_are_one_error(desk: Any, verb: str) -> None:
     """`> /dev/full`: exit code 1, one line that says why and one what to do."""
     desk.freeze()
     done = call(desk, ">/dev/full", verb)
-    lines = [one for one in done.stderr.decode().splitlines() if "warning:" not in one]
+    lines = [splitline for splitline in done.stderr.decode().splitlines() if "warning:" not in splitline]
     assert done.returncode == 1
     assert len(lines) == 2
     said = "hpckit: error: standard output cannot be written: No space left on device"
@@ -74,9 +72,7 @@ def test_streams_that_were_closed_lend_no_number_to_a_file(desk: Any, shell: Any
 
 
 @pytest.mark.parametrize("encoding", ["ascii", pytest.param("latin-1", marks=thorough)])
-def test_streams_show_escaped_what_their_encoding_lacks(
-    desk: Any, writer: Any, encoding: str
-) -> None:
+def test_streams_show_escaped_what_their_encoding_lacks(desk: Any, writer: Any, encoding: str) -> None:
     """Text is degraded, JSON stays JSON, and neither ends in a traceback."""
     launch = desk.freeze(sweep=(("x=äöü☃😀",), ("x=1",)))
     attempt = writer(launch=launch)

@@ -86,8 +86,8 @@ def test_writing_into_the_frozen_code_is_told(shell: Any) -> None:
     words = ("command='python sw.py 0.1'", "+env.SPOIL='0.1'")
     launch = launched(shell, *words)
     # The supervisor looks for it after the run has ended.
-    until(lambda: any("model/cache" in one for one in warnings(shell, launch)))
-    assert any("frozen code" in one for one in warnings(shell, launch))
+    until(lambda: any("model/cache" in warning for warning in warnings(shell, launch)))
+    assert any("frozen code" in warning for warning in warnings(shell, launch))
 
 
 def warnings(shell: Any, launch: Path) -> list[str]:

@@ -10,12 +10,12 @@ _CASES = {
     "option of a script": (
         ("launch", "--epochs", "3"),
         "unrecognized arguments: --epochs",
-        "dashes: epochs=3 options of your own script belong behind --: hpckit launch -- python",
+        "dashes: epochs=3 options of your own script belong after --: hpckit launch -- python",
     ),
     "option with an equals sign": (
         ("check", "--cluster=local"),
         "unrecognized arguments: --cluster=local",
-        "without dashes: cluster=local options of your own script belong behind --: hpckit check",
+        "without dashes: cluster=local options of your own script belong after --: hpckit check",
     ),
     "option with a dash inside": (("launch", "--batch-size", "8"), "--batch-size", "batch_size=8"),
     "nothing to measure": (("bench",), "KIND is missing", "KIND is one of comm"),
@@ -32,7 +32,7 @@ _CASES = {
     "option, a letter": (("launch", "-x"), "-x", "`hpckit launch --help` lists the options"),
     "a program": (
         ("launch", "python", "train.py"),
-        "'python' is not an override (key=value). A program to run stands behind --.",
+        "'python' is not an override (key=value). Put a program to run after --.",
         "hpckit launch -- python train.py",
     ),
     "a program behind overrides": (
@@ -57,35 +57,31 @@ _CASES = {
     ),
     "a command whose quotes the shell has eaten": (
         ("launch", "experiment=command", "command=python train.py --lr 0.1,0.2"),
-        "asks for a sweep, and this is a single run",
-        "A command stands behind --: hpckit launch -- python train.py --lr 0.1,0.2",
+        "asks for a sweep, but this is a single run",
+        "Put the command after --: hpckit launch -- python train.py --lr 0.1,0.2",
     ),
-    "an argument left out": (
-        ("export",),
-        "KIND is missing",
-        "KIND is one of csv, jsonl, openmetrics, trace",
-    ),
+    "an argument left out": (("export",), "KIND is missing", "KIND is one of csv, jsonl, openmetrics, trace"),
     "an option left out": (("plot",), "-o is missing", "`hpckit plot --help` lists the options"),
     "a letter transposed": (("export", "cvs"), "KIND is 'cvs'; it is one of", "did you mean csv?"),
     "a decimal comma": (
         ("check", "cluster.price_per_gpu_hour=2,5"),
-        "asks for a sweep, and this is a single run",
-        "A decimal number has a point: cluster.price_per_gpu_hour=2.5; for a sweep add -m",
+        "asks for a sweep, but this is a single run",
+        "Write decimals with a point: cluster.price_per_gpu_hour=2.5; for a sweep add -m",
     ),
     "a tracker that needs no settings": (
         ("check", "experiment=digits", "tracker=tensorboard"),
         "tracker has no option 'tensorboard'",
-        "TensorBoard needs none: write below $HPCKIT_RUN_DIR",
+        "TensorBoard needs none: write to $HPCKIT_RUN_DIR",
     ),
     "a list taken apart": (
         ("launch", "command=[python,", "train.py]"),
-        "what is opened in it is not closed",
-        "quote the whole of it: 'command=[python, train.py]'",
+        "a bracket or a quote in it is not closed",
+        "quote the whole word: 'command=[python, train.py]'",
     ),
     "a mapping taken apart": (
         ("launch", "seed=1", "params={a:", "1}", "name=x"),
         "'params={a:' is a part of an override",
-        "quote the whole of it: 'params={a: 1}'",
+        "quote the whole word: 'params={a: 1}'",
     ),
     "a text taken apart": (
         ("launch", "name=my", "run"),
@@ -100,7 +96,7 @@ _CASES = {
     ),
     "half a number": (
         ("launch", "experiment=digits", "lr=0.1x"),
-        "lr=0.1x: '0.1x' is not a number, and lr is 0.01 without it",
+        "lr=0.1x: '0.1x' is not a number, but lr is 0.01 without it",
         "if a text is meant: 'lr=\"0.1x\"'",
     ),
     "half a number, swept": (
@@ -111,11 +107,11 @@ _CASES = {
     "no command": (
         ("launch", "experiment=command"),
         "command is mandatory and has no value",
-        "Give it behind --: hpckit launch -- python train.py",
+        "Give it after --: hpckit launch -- python train.py",
     ),
     "nothing behind the dashes": (
         ("render", "--"),
-        "there is no command behind --",
+        "no command follows --",
         "for example: hpckit render -- python train.py",
     ),
     "an experiment's function and a command": (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.config.compose import compose
+from hpckit.config.compose import compose_sweep_points
 from hpckit.config.request import ComposeRequest
 from hpckit.errors import ConfigError
 
@@ -22,7 +22,7 @@ _HEAD = "# @package _global_\n"
 def refusal(request: ComposeRequest) -> ConfigError:
     """Return why a request is refused."""
     with pytest.raises(ConfigError) as caught:
-        compose(request)
+        compose_sweep_points(request)
     return caught.value
 
 
@@ -33,16 +33,12 @@ def quoted(hint: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("word", "kept"),
-    [
-        ("resources.mail_type=END,FAIL", "END,FAIL"),
-        ("resources.nodelist=n1,n2", "n1,n2"),
-    ],
+    ("word", "kept"), [("resources.mail_type=END,FAIL", "END,FAIL"), ("resources.nodelist=n1,n2", "n1,n2")]
 )
 def test_hint_for_a_comma_keeps_it_as_text(word: str, kept: str, request_for: Requester) -> None:
     """A key that takes one text: the hint's word holds the comma, and composes."""
     hint = refusal(request_for("experiment=command", "command=true", word)).hint
-    (point,) = compose(request_for("experiment=command", "command=true", quoted(hint)))
+    (point,) = compose_sweep_points(request_for("experiment=command", "command=true", quoted(hint)))
     resources = point.settings.resources
     assert kept in (resources.mail_type, resources.nodelist)
 
@@ -65,7 +61,7 @@ def test_hint_for_a_program_among_the_words_runs_it(
     program, verb, *given = shlex.split(hint)
     assert (program, verb) == ("hpckit", "launch")
     place = given.index("--")
-    (point,) = compose(request_for(*given[:place], command=tuple(given[place + 1 :])))
+    (point,) = compose_sweep_points(request_for(*given[:place], command=tuple(given[place + 1 :])))
     assert point.settings.command == shlex.split(command)
 
 
@@ -84,13 +80,11 @@ def test_hint_for_a_group_in_a_file_is_the_line_to_write(
     written = re.search(r"- override /resources: one_gpu", error.hint)
     assert written
     write_conf({"experiment/mine": text.replace(line, written[0])})
-    (point,) = compose(request_for("experiment=mine"))
+    (point,) = compose_sweep_points(request_for("experiment=mine"))
     assert point.settings.resources.gpus_per_node == 1
 
 
-def test_hint_for_a_forgotten_package_is_its_first_line(
-    request_for: Requester, write_conf: Writer
-) -> None:
+def test_hint_for_a_forgotten_package_is_its_first_line(request_for: Requester, write_conf: Writer) -> None:
     """Without `# @package _global_` the file and that line are named, whatever word fails first."""
     text = "entry_point: w:train\nlr: 1\n"
     write_conf({"experiment/mine": text})
@@ -99,20 +93,18 @@ def test_hint_for_a_forgotten_package_is_its_first_line(
         assert "conf/experiment/mine.yaml" in error.message
         first = error.hint.partition(": ")[2]
         write_conf({"experiment/mine": f"{first}\n{text}"})
-        assert compose(request_for(*words))[0].settings.entry_point == "w:train"
+        assert compose_sweep_points(request_for(*words))[0].settings.entry_point == "w:train"
         write_conf({"experiment/mine": text})
 
 
-def test_hint_for_a_missing_option_blames_who_asked(
-    request_for: Requester, write_conf: Writer
-) -> None:
+def test_hint_for_a_missing_option_blames_who_asked(request_for: Requester, write_conf: Writer) -> None:
     """The word of several that is wrong; of a file its line, and not the file that it overrides."""
     assert refusal(request_for("cluster=local", "cluster=locl")).message.startswith("cluster=locl:")
     write_conf({"mine": "defaults:\n  - hpckit\n  - override cluster: lab\n"})
     error = refusal(request_for(config_name="mine"))
     assert "conf/mine.yaml, line 3: cluster has no option 'lab'" in error.message
     write_conf({"cluster/lab": "kind: local\n"})
-    assert compose(request_for("entry_point=a:b", config_name="mine"))
+    assert compose_sweep_points(request_for("entry_point=a:b", config_name="mine"))
 
 
 def test_hint_for_yml_is_the_other_name(request_for: Requester, write_conf: Writer) -> None:
@@ -122,19 +114,14 @@ def test_hint_for_yml_is_the_other_name(request_for: Requester, write_conf: Writ
     hint = refusal(request_for("experiment=b")).hint
     old, new = re.fullmatch(r"Rename (\S+) to (\S+)", hint).groups()  # type: ignore[union-attr]
     Path(old).rename(Path(old).with_name(new))
-    assert compose(request_for("experiment=b"))
+    assert compose_sweep_points(request_for("experiment=b"))
 
 
-def test_hint_for_a_file_that_is_not_text_names_it(
-    request_for: Requester, write_conf: Writer
-) -> None:
+def test_hint_for_a_file_that_is_not_text_names_it(request_for: Requester, write_conf: Writer) -> None:
     """Latin-1: which file."""
     conf = write_conf({"experiment/other": _HEAD})
     (conf / "experiment/mine.yaml").write_bytes(_HEAD.encode() + b'name: "\xe9"\n')
-    assert (
-        "conf/experiment/mine.yaml is not text in UTF-8"
-        in refusal(request_for("experiment=mine")).message
-    )
+    assert "conf/experiment/mine.yaml is not text in UTF-8" in refusal(request_for("experiment=mine")).message
 
 
 def test_hint_names_the_file_that_was_read_of_two_that_are_not_text(
@@ -153,8 +140,8 @@ def test_hint_names_the_file_that_was_read_of_two_that_are_not_text(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("- a\n- b\n", "it is a list, and has to be a mapping"),
-        ("defaults: [hpckit]\ncheckpoint: best.pt\n", "checkpoint is 'best.pt'; that is a section"),
+        ("- a\n- b\n", "it is a list, but must be a mapping"),
+        ("defaults: [hpckit]\ncheckpoint: best.pt\n", "checkpoint is 'best.pt', but it is a section"),
     ],
 )
 def test_hint_for_a_file_of_the_wrong_kind_says_what_it_is(
@@ -172,7 +159,7 @@ def test_hint_for_causes_lists_those_there_are(request_for: Requester) -> None:
     error = refusal(request_for("recovery.restarts.hng=3"))
     assert "Did you mean hang?" in error.message
     added = refusal(request_for("recovery=never", "recovery.restarts.hang=3")).hint.split()[-1]
-    (point,) = compose(request_for("recovery=never", added))
+    (point,) = compose_sweep_points(request_for("recovery=never", added))
     assert point.settings.recovery.restarts["hang"] == 3
 
 
@@ -198,8 +185,6 @@ def test_hint_for_too_many_points_counts_none_that_were_not_listed(request_for: 
         ("resources.cpus=2", "resources.cpus_per_task"),
     ],
 )
-def test_first_word_or_other_case_of_a_key_names_it(
-    request_for: Requester, word: str, meant: str
-) -> None:
+def test_first_word_or_other_case_of_a_key_names_it(request_for: Requester, word: str, meant: str) -> None:
     """What other tools call it, or how it is spelt elsewhere."""
     assert f"Did you mean {meant}?" in refusal(request_for("experiment=digits", word)).message

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from hpckit.config.compose import compose
+from hpckit.config.compose import compose_sweep_points
 from hpckit.config.request import ComposeRequest
 from hpckit.features.capacity.gpus import GPUS
 from hpckit.features.capacity.model_setup import Recomputation
 from hpckit.features.capacity.request import CapacityRequest
-from hpckit.features.capacity.search import pareto, search_plans
+from hpckit.features.capacity.search import list_fitting_layouts, select_pareto_optimal
 from hpckit.model.parallel.settings import Recompute
-from hpckit.planning.layout import layout_of
+from hpckit.planning.layout import plan_run_layout
 
 KEYS = {
     Recomputation.none: Recompute.none,
@@ -35,19 +35,17 @@ def test_overrides_of_a_plan_compose_to_its_layout(
     request_for: Callable[..., ComposeRequest], model: str, gpus: int, words: tuple[str, ...]
 ) -> None:
     """Of each layout that a search finds, hpckit plans the same ranks, schedule and precision."""
-    found = search_plans(
-        CapacityRequest(
-            gpu=GPUS["H100-SXM"], gpus=gpus, model=model, parallel=words, global_batch=8 * gpus
-        )
+    found = list_fitting_layouts(
+        CapacityRequest(gpu=GPUS["H100-SXM"], gpus=gpus, model=model, parallel=words, global_batch=8 * gpus)
     )
-    for one in pareto(found)[:4]:
+    for one in select_pareto_optimal(found)[:4]:
         resources = (f"resources.nodes={gpus // 8}", "resources.gpus_per_node=8")
         tasks = "resources.tasks_per_node=8"
-        composed = compose(
+        composed = compose_sweep_points(
             request_for(*one.launch.overrides, *resources, tasks, "experiment=charlm")
         )
         settings = composed[0].settings
-        assert layout_of(settings) == one.setup.layout
+        assert plan_run_layout(settings) == one.setup.layout
         assert settings.parallel.recompute is KEYS[one.setup.recompute]
         kept = settings.parallel.recompute is Recompute.selective
         assert settings.parallel.compile is not (kept and one.setup.layout.tensor > 1)

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig
 
-from hpckit.config.compose import compose
-from hpckit.config.overrides import parse
-from hpckit.config.points import written
+from hpckit.config.compose import compose_sweep_points
+from hpckit.config.overrides import parse_hydra_overrides
+from hpckit.config.points import encode_hydra_value
 from hpckit.config.request import ComposeRequest
-from hpckit.config.session import Session, open_session
+from hpckit.config.session import Session, open_hydra_session
 from hpckit.errors import ConfigError
 
 Requester = Callable[..., ComposeRequest]
@@ -40,17 +40,14 @@ def test_points_of_a_file_are_composed_in_its_order(
 ) -> None:
     """Groups, types, quotes and lists mean what they do on the command line; a gap sets nothing."""
     (tmp_path / name).write_text(FILES[name])
-    points = compose(request_for(*_COMMAND, f"sweep.points={name}", multirun=True))
-    found = [
-        (p.settings.recovery.requeue, p.settings.seed, p.config["lr"], p.config["x"])
-        for p in points
-    ]
+    points = compose_sweep_points(request_for(*_COMMAND, f"sweep.points={name}", multirun=True))
+    found = [(p.settings.recovery.requeue, p.settings.seed, p.config["lr"], p.config["x"]) for p in points]
     assert found == [(False, 1, 0.1, "a, b"), (True, 0, 0.001, [1, 2])]
     keys = [{w.lstrip("+").partition("=")[0] for w in p.overrides[3:]} for p in points]
     assert keys == [{"recovery", "seed", "lr", "x"}, {"recovery", "lr", "x"}]
     (tmp_path / name).unlink()
     for point in points:
-        assert compose(request_for(*point.overrides)) == (point,)
+        assert compose_sweep_points(request_for(*point.overrides)) == (point,)
 
 
 def test_points_of_a_file_multiply_with_swept_keys_in_the_order_of_the_words(
@@ -59,7 +56,7 @@ def test_points_of_a_file_multiply_with_swept_keys_in_the_order_of_the_words(
     """Each point with each value; zipped keys beside the file stay together."""
     (tmp_path / "p.csv").write_text("seed,+lr\n1,5\n2,6\n")
     words = ("sweep.points=p.csv", "+a=1,2", "+b=3,4", "sweep.zip=[[a,b]]")
-    points = compose(request_for(*_COMMAND, *words, multirun=True))
+    points = compose_sweep_points(request_for(*_COMMAND, *words, multirun=True))
     assert [point.overrides[3:7] for point in points] == [
         ("seed=1", "+lr=5", "+a=1", "+b=3"),
         ("seed=1", "+lr=5", "+a=2", "+b=4"),
@@ -76,8 +73,8 @@ def test_columns_may_be_for_one_stage(
     write_conf({"experiment/mine": f"# @package _global_\ncommand: [true]\nlr: 0\n{stages}"})
     (tmp_path / "p.csv").write_text("lr,evaluate:seed\n1,3\n2,4\n")
     words = ("experiment=mine", "cluster=local", "sweep.points=p.csv")
-    points = compose(request_for(*words, multirun=True))
-    assert [(one.stage, one.config["lr"], one.settings.seed) for one in points] == [
+    points = compose_sweep_points(request_for(*words, multirun=True))
+    assert [(point.stage, point.config["lr"], point.settings.seed) for point in points] == [
         ("train", 1, 0),
         ("train", 2, 0),
         ("evaluate", 1, 3),
@@ -90,24 +87,24 @@ def test_columns_may_be_for_one_stage(
     [
         ("p.csv", "seed,recource\n1,cpu\n", r"p.csv, line 2: recource=cpu: .*mean resources"),
         ("p.csv", "seed\n1\n\nabc\n", r"p.csv, line 4: seed=abc: .*Integer"),
-        ("p.csv", 'seed,+x\n1,"a,b"\n', r"line 2: \+x=a,b is several values"),
+        ("p.csv", 'seed,+x\n1,"a,b"\n', r"line 2: \+x=a,b has several values"),
         ("p.csv", "seed,+x\n1,a(b\n", r"line 2: '\+x=a\(b' is not an override"),
         ("p.csv", "seed,+x\n1\n", r"line 2 has 1 value, .* 2 keys: seed, \+x"),
         ("p.jsonl", '{"+x": {"nan": 1}}', "line 1: 'nan' cannot be a key of a dictionary"),
-        ("p.csv", "seed,seed\n1,2\n", "line 1: seed is there twice"),
+        ("p.csv", "seed,seed\n1,2\n", "line 1: seed appears twice"),
         ("p.csv", "seed,\n1,2\n", "line 1: column 2 has no key"),
         ("p.csv", "seed;lr\n1;2\n", "separated by commas"),
         ("p.csv", 'seed\n"1\n', "line 2 is not CSV"),
         ("p.csv", "seed\n", "p.csv has no points"),
         ("p.csv", "", "p.csv has no points"),
-        ("p.csv", "seed=1\n2\n", "'seed=1' is no key"),
-        ("p.csv", "sweep.seed\n1\n", "cannot say how it is swept"),
+        ("p.csv", "seed=1\n2\n", "'seed=1' is not a key"),
+        ("p.csv", "sweep.seed\n1\n", "cannot set how the sweep is done"),
         ("p.csv", "hydra.job.name\n1\n", r"line 2: hydra.job.name=1: hpckit uses Hydra"),
-        ("p.yaml", "seed: 1\n", "holds no list of points"),
+        ("p.yaml", "seed: 1\n", "does not contain a list of points"),
         ("p.yaml", "- 1\n", "line 1: a point is a mapping"),
         ("p.yaml", "- {seed: [1\n", "is not YAML"),
         ("p.yaml", "- &a {seed: 1}\n- *a\n", "alias"),
-        ("p.yaml", "- {seed: 1}\n- {seed: 1, seed: 2}\n", "line 2: seed is there twice"),
+        ("p.yaml", "- {seed: 1}\n- {seed: 1, seed: 2}\n", "line 2: seed appears twice"),
         ("p.yaml", "- {seed: 1}\n- {seed: !env HOME}\n", r"line 2: a tag \(!\) has no meaning"),
         ("p.yaml", "- {seed: !!python/name:os.system ''}\n", r"the tag !!python/name:os.system"),
         ("p.yaml", "- {seed: !!set {a}}\n", r"the tag !!set has no meaning"),
@@ -128,7 +125,7 @@ def test_file_that_cannot_be_read_is_one_error_with_its_line(
     asked = "p.csv" if name == "other.csv" else name
     request = request_for(*_COMMAND, f"sweep.points={asked}", multirun=True)
     with pytest.raises(ConfigError, match=message) as caught:
-        compose(request)
+        compose_sweep_points(request)
     assert caught.value.hint
 
 
@@ -139,7 +136,7 @@ def test_file_that_cannot_be_read_is_one_error_with_its_line(
         (("sweep.points=p.csv", "seed=4,5"), "p.csv sets seed"),
         (("sweep.points=p.csv", "sweep.points=p.csv"), "given twice"),
         (("sweep.points=p.csv,q.csv",), "name of one file"),
-        (("sweep.points=.",), "this is no file"),
+        (("sweep.points=.",), "not a file"),
         (("sweep={points: p.csv}",), "in your configuration"),
         (("sweep.points=p.csv", "+x=1,2", "sweep.zip=[[seed,x]]"), "group already"),
         (
@@ -154,16 +151,16 @@ def test_file_goes_with_what_it_can_go_with(
     """What would contradict it is refused with what to do."""
     (tmp_path / "p.csv").write_text("seed\n1\n2\n")
     with pytest.raises(ConfigError, match=message) as caught:
-        compose(request_for(*_COMMAND, *words, multirun=True))
+        compose_sweep_points(request_for(*_COMMAND, *words, multirun=True))
     assert caught.value.hint
-    with pytest.raises(ConfigError, match="is a sweep, and this is a single run"):
-        compose(request_for(*_COMMAND, "sweep.points=p.csv"))
+    with pytest.raises(ConfigError, match="is a sweep, but this is a single run"):
+        compose_sweep_points(request_for(*_COMMAND, "sweep.points=p.csv"))
 
 
 def test_yaml_texts_are_quoted_or_tagged(tmp_path: Path, request_for: Requester) -> None:
     """`!!str 1` is the text 1, as "1" is; a plain 1 is a number, and so is 1e-3."""
     (tmp_path / "p.yaml").write_text('- {+x: !!str 1}\n- {+x: "1"}\n- {+x: 1}\n- {+x: 1e-3}\n')
-    points = compose(request_for(*_COMMAND, "sweep.points=p.yaml", multirun=True))
+    points = compose_sweep_points(request_for(*_COMMAND, "sweep.points=p.yaml", multirun=True))
     assert [point.config["x"] for point in points] == ["1", "1", 1, 0.001]
 
 
@@ -181,7 +178,7 @@ def test_numbers_are_what_was_typed_as_on_the_command_line(
 ) -> None:
     """A version keeps its last zero in hpckit's keys, whichever format the points are in."""
     (tmp_path / name).write_text(text)
-    (point,) = compose(request_for(*_COMMAND, f"sweep.points={name}", multirun=True))
+    (point,) = compose_sweep_points(request_for(*_COMMAND, f"sweep.points={name}", multirun=True))
     assert dict(point.settings.env) == {"V": "1.10", "T": "1:30:00"}
     assert (point.config["x"], point.config["y"]) == (1.1, "010")
 
@@ -189,11 +186,11 @@ def test_numbers_are_what_was_typed_as_on_the_command_line(
 def test_file_is_utf8_with_or_without_a_mark(tmp_path: Path, request_for: Requester) -> None:
     """A spreadsheet's byte order mark is no part of the first key; other encodings are named."""
     (tmp_path / "p.csv").write_bytes("\ufeffseed\n7\n".encode())
-    (point,) = compose(request_for(*_COMMAND, "sweep.points=p.csv", multirun=True))
+    (point,) = compose_sweep_points(request_for(*_COMMAND, "sweep.points=p.csv", multirun=True))
     assert point.settings.seed == 7
     (tmp_path / "p.csv").write_bytes(b"+x\n\xff\n")
     with pytest.raises(ConfigError, match="is not UTF-8"):
-        compose(request_for(*_COMMAND, "sweep.points=p.csv", multirun=True))
+        compose_sweep_points(request_for(*_COMMAND, "sweep.points=p.csv", multirun=True))
 
 
 def test_points_of_a_file_share_a_composition(
@@ -201,16 +198,16 @@ def test_points_of_a_file_share_a_composition(
 ) -> None:
     """Hydra composes once for each choice of groups, and each set of keys."""
     loads: list[Sequence[str]] = []
-    load = Session.load
+    load = Session.compose_config
 
     def counted(session: Session, overrides: Sequence[str]) -> DictConfig:
         loads.append(overrides)
         return load(session, overrides)
 
-    monkeypatch.setattr(Session, "load", counted)
+    monkeypatch.setattr(Session, "compose_config", counted)
     rows = [f"{seed},{('never', 'patient')[seed % 2]},{seed or ''}" for seed in range(60)]
     (tmp_path / "p.csv").write_text("\n".join(["seed,recovery,+params.x", *rows]))
-    points = compose(request_for(*_COMMAND, "sweep.points=p.csv", multirun=True))
+    points = compose_sweep_points(request_for(*_COMMAND, "sweep.points=p.csv", multirun=True))
     assert [point.settings.seed for point in points] == list(range(60))
     assert [point.config["params"] for point in points] == [{}, *({"x": n} for n in range(1, 60))]
     assert len(loads) == 3
@@ -228,10 +225,7 @@ VALUES = st.recursive(
         st.floats(allow_nan=False),
         st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0$"), max_size=8),
     ),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.dictionaries(NAMES, inner, max_size=3),
-    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3)),
     max_leaves=5,
 )
 
@@ -242,9 +236,9 @@ def test_value_is_written_so_that_the_grammar_reads_it_back(
     values: list[Any], request_for: Requester
 ) -> None:
     """Quotes, backslashes, commas, brackets and what only looks like a number included."""
-    with open_session(request_for()) as session:
-        words = [f"+x={written(value)}" for value in values]
-        read = [override.value() for override in parse(words, session.loader)]
+    with open_hydra_session(request_for()) as session:
+        words = [f"+x={encode_hydra_value(value)}" for value in values]
+        read = [override.value() for override in parse_hydra_overrides(words, session.loader)]
     assert repr(read) == repr(values)
 
 
@@ -269,11 +263,11 @@ def test_file_has_the_points_of_its_words_one_at_a_time(
     """As many points as rows, in order, each what its words compose to by themselves."""
     file = tmp_path / f"p.{format_}"
     file.write_text(as_text(rows, format_))
-    points = compose(request_for(*_COMMAND, f"sweep.points=p.{format_}", multirun=True))
+    points = compose_sweep_points(request_for(*_COMMAND, f"sweep.points=p.{format_}", multirun=True))
     assert len(points) == len(rows)
     for point, row in zip(points, rows, strict=True):
-        words = [f"{key}={written(value)}" for key, value in row.items()]
-        (alone,) = compose(request_for(*_COMMAND, *words))
+        words = [f"{key}={encode_hydra_value(value)}" for key, value in row.items()]
+        (alone,) = compose_sweep_points(request_for(*_COMMAND, *words))
         assert repr((alone.config, alone.settings)) == repr((point.config, point.settings))
 
 
@@ -292,5 +286,5 @@ def as_text(rows: list[dict[str, Any]], format_: str) -> str:
     keys = ["seed", "recovery", "+x"]
     writer = csv.DictWriter(Sink(), keys)
     writer.writeheader()
-    writer.writerows({key: written(value) for key, value in row.items()} for row in rows)
+    writer.writerows({key: encode_hydra_value(value) for key, value in row.items()} for row in rows)
     return "".join(lines)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hpckit.config.compose import compose
+from hpckit.config.compose import compose_sweep_points
 from hpckit.config.request import ComposeRequest
 from hpckit.errors import ConfigError
 from hpckit.model.search import Axis, AxisKind, DerivedKey, Pruner
@@ -21,32 +21,32 @@ _OPTUNA = ("sweep.sampler=optuna", "sweep.samples=3", "sweep.metric=loss")
 
 def test_random_points_follow_from_the_seed_alone(request_for: Requester) -> None:
     """The same seed draws the same points, whatever the order of the words."""
-    one = compose(request_for(*_COMMAND, *_SPACE, *_RANDOM, multirun=True))
-    other = compose(request_for(*_RANDOM, *reversed(_SPACE), *_COMMAND, multirun=True))
+    one = compose_sweep_points(request_for(*_COMMAND, *_SPACE, *_RANDOM, multirun=True))
+    other = compose_sweep_points(request_for(*_RANDOM, *reversed(_SPACE), *_COMMAND, multirun=True))
     assert [point.config for point in one] == [point.config for point in other]
     assert len({str(point.config["params"]) for point in one}) == 6
     changed = (*_RANDOM[:2], "sweep.seed=8")
-    assert compose(request_for(*_COMMAND, *_SPACE, *changed, multirun=True))[0] != one[0]
+    assert compose_sweep_points(request_for(*_COMMAND, *_SPACE, *changed, multirun=True))[0] != one[0]
 
 
 def test_random_points_compose_as_a_single_launch_does(request_for: Requester) -> None:
     """A drawn point's overrides, given to a single launch, compose to the same configuration."""
     words = (*_COMMAND, *_SPACE, "recovery=choice(default,never)", *_RANDOM)
-    points = compose(request_for(*words, multirun=True))
-    assert compose(request_for(*points[3].overrides)) == (points[3],)
+    points = compose_sweep_points(request_for(*words, multirun=True))
+    assert compose_sweep_points(request_for(*points[3].overrides)) == (points[3],)
     assert points[3].settings.command.startswith(f"./one.sh {points[3].config['params']['lr']}")
 
 
 def test_random_sampler_without_samples_says_what_is_missing(request_for: Requester) -> None:
     """How many points are drawn has no default."""
     with pytest.raises(ConfigError, match=r"sweep\.samples does not say how many"):
-        compose(request_for("seed=1,2", "sweep.sampler=random", multirun=True))
+        compose_sweep_points(request_for("seed=1,2", "sweep.sampler=random", multirun=True))
 
 
 def test_optuna_freezes_the_space_and_what_follows_from_it(request_for: Requester) -> None:
     """All points are alike; copies of searched keys, and texts with them, are known."""
     words = (*_COMMAND, *_SPACE[:2], "+opt=adam,sgd", "+copy=${opt}", "+k=range(2,11,4)", *_OPTUNA)
-    points = compose(request_for(*words, "sweep.pruner=median", multirun=True))
+    points = compose_sweep_points(request_for(*words, "sweep.pruner=median", multirun=True))
     search = points[0].search
     assert points == (points[0],) * 3
     assert search is not None
@@ -67,12 +67,12 @@ def test_optuna_freezes_the_space_and_what_follows_from_it(request_for: Requeste
 def test_optuna_values_put_in_give_what_composing_them_gives(request_for: Requester) -> None:
     """A configuration with asked values is the one that a single launch would have composed."""
     words = (*_COMMAND, *_SPACE[:2], "+hidden=[64],[64,32]", "+copy=[0,${params.n}]")
-    (point, *_) = compose(request_for(*words, *_OPTUNA, multirun=True))
+    (point, *_) = compose_sweep_points(request_for(*words, *_OPTUNA, multirun=True))
     assert point.search is not None
     values = {"params.lr": 0.0625, "params.n": 5, "hidden": [64, 32]}
-    applied = point.search.applied(point.config, values)
+    applied = point.search.apply_values_to_config(point.config, values)
     given = ("+params.lr=0.0625", "+params.n=5", "+hidden=[64,32]", words[-1])
-    (single,) = compose(request_for(*_COMMAND, *given, *_OPTUNA))
+    (single,) = compose_sweep_points(request_for(*_COMMAND, *given, *_OPTUNA))
     assert applied == single.config
 
 
@@ -96,5 +96,5 @@ def test_optuna_refuses_what_no_node_could_set(
 ) -> None:
     """What would have to be composed, or is settled beforehand, is one message with a way out."""
     with pytest.raises(ConfigError, match=message) as caught:
-        compose(request_for(*_COMMAND[:1], "command=[true]", *_OPTUNA, *words, multirun=True))
+        compose_sweep_points(request_for(*_COMMAND[:1], "command=[true]", *_OPTUNA, *words, multirun=True))
     assert hint.replace("\\", "") in caught.value.hint

@@ -10,9 +10,9 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from hpckit.config.compose import compose
+from hpckit.config.compose import compose_sweep_points
 from hpckit.config.request import ComposeRequest
-from hpckit.config.schema import in_unit_of, takes
+from hpckit.config.schema import convert_to_key_unit, describe_allowed_values
 from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig
 
@@ -30,11 +30,9 @@ def _keys(kind: Any, above: str = "") -> Iterator[str]:
 @pytest.mark.parametrize("key", list(_keys(LaunchConfig)))
 def test_every_key_is_explained_without_pythons_names(key: str) -> None:
     """No module path, no bracket of a type, no `|`, no name of a type, no empty list."""
-    said = takes(key).removeprefix(f"{key} takes ")
-    assert said != takes(key)
-    assert not re.search(
-        r"hpckit|\w\.\w(?<!\d)|\w\[|\||\b(int|str|float|bool|dict|Any|None)\b", said
-    )
+    said = describe_allowed_values(key).removeprefix(f"{key} takes ")
+    assert said != describe_allowed_values(key)
+    assert not re.search(r"hpckit|\w\.\w(?<!\d)|\w\[|\||\b(int|str|float|bool|dict|Any|None)\b", said)
     assert "of ." not in said
 
 
@@ -46,16 +44,13 @@ def test_every_key_is_explained_without_pythons_names(key: str) -> None:
         ("cluster.price_per_gpu_hour", "a number, such as 1.5, or null."),
         ("observe.profile", "a mapping of at_step, steps, ranks, tool."),
         ("observe.profile.ranks", "a list of whole numbers."),
-        (
-            "checkpoint.interval_min",
-            "a number, such as 1.5, or null: minutes, a day is 1440, or 2h.",
-        ),
+        ("checkpoint.interval_min", "a number, such as 1.5, or null: minutes, a day is 1440, or 2h."),
         ("env", "a mapping of names to texts."),
     ],
 )
 def test_values_in_words(key: str, said: str) -> None:
     """As a user writes them."""
-    assert takes(key) == f"{key} takes {said}"
+    assert describe_allowed_values(key) == f"{key} takes {said}"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +68,7 @@ def test_values_in_words(key: str, said: str) -> None:
 )
 def test_number_with_a_unit_is_that_of_the_key(name: str, text: str, read: str) -> None:
     """As people type times and sizes, and copy them from `sbatch --time`."""
-    assert in_unit_of(name, text, whole=False) == read
+    assert convert_to_key_unit(name, text, whole=False) == read
 
 
 @pytest.mark.parametrize(
@@ -90,15 +85,13 @@ def test_number_with_a_unit_is_that_of_the_key(name: str, text: str, read: str) 
 )
 def test_other_texts_stay_as_they_are(name: str, text: str) -> None:
     """What is no number of the key is refused in words later."""
-    assert in_unit_of(name, text, whole=True) == text
+    assert convert_to_key_unit(name, text, whole=True) == text
 
 
-@pytest.mark.parametrize(
-    "key", ["params.wait_min", "wait_min", "my.timeout_min", "name", "env.x_s"]
-)
+@pytest.mark.parametrize("key", ["params.wait_min", "wait_min", "my.timeout_min", "name", "env.x_s"])
 def test_keys_that_are_no_numbers_of_ours_take_no_units(key: str, request_for: Requester) -> None:
     """Keys of users are theirs, whatever they end in."""
-    (point,) = compose(request_for(f"++{key}=2h"))
+    (point,) = compose_sweep_points(request_for(f"++{key}=2h"))
     held: Any = point.config
     for part in key.split("."):
         held = held[part]
@@ -114,11 +107,9 @@ def test_keys_that_are_no_numbers_of_ours_take_no_units(key: str, request_for: R
         ["+params.t=1:30:00", "resources.timeout_min=${params.t}"],
     ],
 )
-def test_units_are_read_wherever_a_number_comes_from(
-    words: list[str], request_for: Requester
-) -> None:
+def test_units_are_read_wherever_a_number_comes_from(words: list[str], request_for: Requester) -> None:
     """A mapping, a value of another key: the number asks for its unit, not the way to it."""
-    (point,) = compose(request_for(*words))
+    (point,) = compose_sweep_points(request_for(*words))
     assert point.settings.resources.timeout_min in (90, 120)
     assert point.overrides == tuple(words)
 
@@ -126,20 +117,18 @@ def test_units_are_read_wherever_a_number_comes_from(
 def test_units_in_sweeps_and_stages(request_for: Requester, write_conf: Writer) -> None:
     """Each value of a sweep, and the words of a stage in a file or on the command line."""
     words = ("resources.timeout_min=choice(1h,90)", "+params.w=1h,2:00:00")
-    points = compose(request_for(*words, "sweep.job_timeout_min=${params.w}", multirun=True))
+    points = compose_sweep_points(request_for(*words, "sweep.job_timeout_min=${params.w}", multirun=True))
     found = [(p.settings.resources.timeout_min, p.settings.sweep.job_timeout_min) for p in points]
     assert found == [(60, 60), (60, 120), (90, 60), (90, 120)]
     first = "first: {overrides: [resources.timeout_min=2h]}"
     text = f"# @package _global_\nentry_point: x:y\nstages: {{{first}, then: {{}}}}\n"
     write_conf({"experiment/mine": text})
-    points = compose(request_for("experiment=mine", "then:resources.timeout_min=1:30:00"))
+    points = compose_sweep_points(request_for("experiment=mine", "then:resources.timeout_min=1:30:00"))
     assert [point.settings.resources.timeout_min for point in points] == [120, 90]
 
 
-def test_value_with_a_unit_that_does_not_fit_says_what_its_key_takes(
-    request_for: Requester,
-) -> None:
+def test_value_with_a_unit_that_does_not_fit_says_what_its_key_takes(request_for: Requester) -> None:
     """Also where another key has the value."""
     with pytest.raises(ConfigError, match=r"90s.* could not be converted") as caught:
-        compose(request_for("+params.t=90s", "resources.timeout_min=${params.t}"))
+        compose_sweep_points(request_for("+params.t=90s", "resources.timeout_min=${params.t}"))
     assert caught.value.hint.startswith("resources.timeout_min takes a whole number")

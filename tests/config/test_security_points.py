@@ -33,12 +33,8 @@ FILES = {
 @pytest.mark.parametrize(
     "name", in_tiers(FILES, FILES.keys() - {"list.jsonl", "reference.jsonl", "nested.yaml"})
 )
-@pytest.mark.parametrize(
-    "words", [("launch", "-m", "--dry-run"), ("launch", "-m", "--cfg"), ("check", "-m")]
-)
-def test_security_points_are_not_quoted_in_errors(
-    shell: Any, name: str, words: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("words", [("launch", "-m", "--dry-run"), ("launch", "-m", "--cfg"), ("check", "-m")])
+def test_security_points_are_not_quoted_in_errors(shell: Any, name: str, words: tuple[str, ...]) -> None:
     """A value for a variable that looks like a secret is named by file and key, never shown."""
     (shell.cwd / name).write_text(FILES[name])
     said = shell(*words, "cluster=local", f"sweep.points={name}", "--", "true")
@@ -57,4 +53,4 @@ def test_security_points_are_found_by_the_user(shell: Any, name: str) -> None:
     said = shell("launch", "-m", "--dry-run", *words)
     assert said.code == 2
     line = 3 if name == "open.csv" else 2
-    assert f"{name}, line {line}: +env.MY_PASSWORD=*** is no value of a point" in said.err
+    assert f"{name}, line {line}: +env.MY_PASSWORD=*** is not a valid value of a point" in said.err

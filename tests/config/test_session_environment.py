@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpckit.config.session import registering
+from hpckit.config.session import find_resolver_registration
 
 
 class _Older:
@@ -27,5 +27,5 @@ class _Newer:
 
 def test_env_resolver_is_registered_by_what_is_there() -> None:
     """The choice follows from what omegaconf offers, not from comparing numbers as text."""
-    assert registering(_Older) is _Older.register_new_resolver
-    assert registering(_Newer) is _Newer.register_resolver
+    assert find_resolver_registration(_Older) is _Older.register_new_resolver
+    assert find_resolver_registration(_Newer) is _Newer.register_resolver

@@ -15,10 +15,10 @@ from omegaconf import OmegaConf
 from tiers import thorough
 
 from hpckit.config import session
-from hpckit.config.compose import compose
-from hpckit.config.overrides import parse, parse_plain_value
+from hpckit.config.compose import compose_sweep_points
+from hpckit.config.overrides import parse_hydra_overrides, parse_simple_override_value
 from hpckit.config.request import ComposeRequest
-from hpckit.config.session import open_session
+from hpckit.config.session import open_hydra_session
 from hpckit.errors import ConfigError
 
 pytestmark = pytest.mark.slow
@@ -114,26 +114,26 @@ def axis() -> SearchStrategy[list[str]]:
 def agree(request_for: Callable[..., ComposeRequest], words: list[str]) -> None:
     """Compose a sweep whole and point by point: the same configurations, or both refuse."""
     try:
-        points = compose(request_for(*words, multirun=True))
+        points = compose_sweep_points(request_for(*words, multirun=True))
     except ConfigError as refused:
         assert not all_compose(request_for, words), refused.message  # noqa: PT017
         return
     for point in points:
-        (alone,) = compose(request_for(*point.overrides))
+        (alone,) = compose_sweep_points(request_for(*point.overrides))
         # As text: 1 is not true, and nan equals nothing.
         assert repr((alone.config, alone.settings)) == repr((point.config, point.settings))
 
 
 def all_compose(request_for: Callable[..., ComposeRequest], words: list[str]) -> bool:
     """Whether every point of a sweep composes by itself, or the sweep cannot even be listed."""
-    from hpckit.config.points import Word, list_points, present  # noqa: PLC0415
+    from hpckit.config.points import Word, drop_missing_overrides, expand_sweep_points  # noqa: PLC0415
 
-    with open_session(request_for()) as session:
-        parsed = [Word(override=override) for override in parse(words, session.loader)]
-        listed = list_points(parsed, ())
+    with open_hydra_session(request_for()) as session:
+        parsed = [Word(override=override) for override in parse_hydra_overrides(words, session.loader)]
+        listed = expand_sweep_points(parsed, ())
     try:
         for overrides in listed:
-            compose(request_for(*present(overrides)))
+            compose_sweep_points(request_for(*drop_missing_overrides(overrides)))
     except ConfigError:
         return False
     return True
@@ -176,8 +176,8 @@ def test_shared_composition_is_hydras_in_the_shipped_configuration(
 )
 def test_plain_values_are_read_as_hydra_reads_them(text: str, request_for: Requester) -> None:
     """What is read without Hydra's parser has the parser's value and type."""
-    found = parse_plain_value(text)
+    found = parse_simple_override_value(text)
     if found is None:
         return
-    with open_session(request_for()) as session:
-        assert repr(found) == repr(parse([f"x={text}"], session.loader)[0].value())
+    with open_hydra_session(request_for()) as session:
+        assert repr(found) == repr(parse_hydra_overrides([f"x={text}"], session.loader)[0].value())

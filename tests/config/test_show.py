@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpckit.config.request import ComposeRequest, shipped_folder
-from hpckit.config.show import show_config, show_info
+from hpckit.config.request import ComposeRequest, shipped_conf_folder
+from hpckit.config.show import render_config, render_config_sources
 from hpckit.errors import ConfigError
 
 Requester = Callable[..., ComposeRequest]
@@ -18,7 +18,7 @@ Writer = Callable[[Mapping[str, str]], Path]
 
 def test_show_config_shows_what_is_still_open(request_for: Requester) -> None:
     """The plain view needs nothing: missing values and interpolations stand as written."""
-    text = show_config(request_for("experiment=command", "resources=one_node"))
+    text = render_config(request_for("experiment=command", "resources=one_node"))
     shown = yaml.safe_load(text)
     assert shown["command"] == "???"
     assert shown["resources"]["nodes"] == 1
@@ -28,34 +28,32 @@ def test_show_config_shows_what_is_still_open(request_for: Requester) -> None:
 def test_show_config_takes_a_part(request_for: Requester) -> None:
     """A dotted path shows that part alone, a single value too; a wrong one names the nearest."""
     request = request_for("recovery=never")
-    shown = yaml.safe_load(show_config(request, package="recovery"))
+    shown = yaml.safe_load(render_config(request, package="recovery"))
     assert (shown["recovery"]["requeue"], shown["recovery"]["restarts"]) == (False, {})
-    assert show_config(request, package="recovery.requeue") == "recovery.requeue: false\n"
+    assert render_config(request, package="recovery.requeue") == "recovery.requeue: false\n"
     with pytest.raises(ConfigError, match=r"Did you mean recovery\?"):
-        show_config(request, package="recovry")
+        render_config(request, package="recovry")
 
 
 def test_show_config_of_a_sweep_shows_every_point(request_for: Requester) -> None:
     """Points are YAML documents headed by their overrides."""
-    text = show_config(request_for("seed=1,2", multirun=True))
+    text = render_config(request_for("seed=1,2", multirun=True))
     assert [document["seed"] for document in yaml.safe_load_all(text)] == [1, 2]
     assert text.startswith("# seed=1\n")
 
 
-def test_show_info_tells_searchpath_groups_and_files(
-    request_for: Requester, write_conf: Writer
-) -> None:
+def test_show_info_tells_searchpath_groups_and_files(request_for: Requester, write_conf: Writer) -> None:
     """The user's folder comes before ours; groups list the options of both."""
     conf = write_conf({"cluster/lab": "kind: slurm\n"})
-    text = show_info(request_for("cluster=lab", "experiment=digits"))
-    assert text.index(str(conf)) < text.index(str(shipped_folder()))
+    text = render_config_sources(request_for("cluster=lab", "experiment=digits"))
+    assert text.index(str(conf)) < text.index(str(shipped_conf_folder()))
     assert "cluster: auto, lab, local, sandbox, slurm" in text
     assert text.index("hpckit_schema") < text.index("cluster/lab") < text.index("experiment/digits")
-    assert "Groups" not in show_info(request_for(), "searchpath")
+    assert "Groups" not in render_config_sources(request_for(), "searchpath")
 
 
 def test_show_info_of_something_else_lists_what_there_is(request_for: Requester) -> None:
     """An unknown topic is an error that lists the topics."""
     with pytest.raises(ConfigError, match="Did you mean groups") as caught:
-        show_info(request_for(), "group")
+        render_config_sources(request_for(), "group")
     assert "searchpath" in caught.value.hint

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 from omegaconf import DictConfig
 
-from hpckit.config.compose import compose
+from hpckit.config.compose import compose_sweep_points
 from hpckit.config.request import ComposeRequest
 from hpckit.config.session import Session
 from hpckit.errors import ConfigError
@@ -22,7 +22,7 @@ _COMMAND = ("experiment=command", 'command="./one.sh ${params.i}"')
 
 def test_sweep_interpolates_params_into_the_command(request_for: Requester) -> None:
     """300 points of one parameter are 300 commands, each with its own."""
-    points = compose(request_for(*_COMMAND, "+params.i=range(0,300)", multirun=True))
+    points = compose_sweep_points(request_for(*_COMMAND, "+params.i=range(0,300)", multirun=True))
     assert [point.settings.command for point in points] == [f"./one.sh {i}" for i in range(300)]
     assert points[299].config["params"] == {"i": 299}
 
@@ -32,7 +32,7 @@ def test_points_have_their_values_as_they_were_typed(form: str, request_for: Req
     """Not as Python prints them: True, 1000.0."""
     texts = ["true", "FALSE", "1e3", "1000", "1_000", ".5", "-0", "010", "1e-04", "a b"]
     (*words,) = (*_COMMAND, "+params.i=1", f"+params.x={form.format(', '.join(texts))}")
-    points = compose(request_for(*words, multirun=True))
+    points = compose_sweep_points(request_for(*words, multirun=True))
     assert [point.overrides[-1] for point in points] == [f"+params.x={text}" for text in texts]
     values = [True, False, 1000.0, 1000, 1000, 0.5, 0, "010", 0.0001, "a b"]
     assert repr([point.config["params"]["x"] for point in points]) == repr(values)
@@ -53,14 +53,14 @@ def test_points_have_their_values_as_they_were_typed(form: str, request_for: Req
 )
 def test_points_of_values_with_commas(given: str, words: list[str], request_for: Requester) -> None:
     """A comma in quotes, brackets or behind a backslash separates none."""
-    points = compose(request_for(*_COMMAND, "+params.i=1", f"+params.x={given}", multirun=True))
+    points = compose_sweep_points(request_for(*_COMMAND, "+params.i=1", f"+params.x={given}", multirun=True))
     assert [point.overrides[-1] for point in points] == [f"+params.x={word}" for word in words]
 
 
 def test_sweep_points_come_in_hydras_order(request_for: Requester) -> None:
     """The last axis changes fastest, and the other words stay as they were given."""
     words = ("experiment=command", "command=[true]", "seed=1,2", "+x=choice(a,b)")
-    points = compose(request_for(*words, multirun=True))
+    points = compose_sweep_points(request_for(*words, multirun=True))
     assert [point.overrides[2:] for point in points] == [
         ("seed=1", "+x=a"),
         ("seed=1", "+x=b"),
@@ -87,15 +87,13 @@ def test_sweep_points_come_in_hydras_order(request_for: Requester) -> None:
         ("~recovery", "seed=sort(3,1,2)"),
     ],
 )
-def test_sweep_points_compose_as_a_single_launch_does(
-    swept: tuple[str, ...], request_for: Requester
-) -> None:
+def test_sweep_points_compose_as_a_single_launch_does(swept: tuple[str, ...], request_for: Requester) -> None:
     """A point's overrides, given to a single launch, compose to the very same configuration."""
     words = ("experiment=command", "command=[true]", *swept)
-    points = compose(request_for(*words, multirun=True))
+    points = compose_sweep_points(request_for(*words, multirun=True))
     assert len(points) > 1
     for point in points:
-        assert compose(request_for(*point.overrides)) == (point,)
+        assert compose_sweep_points(request_for(*point.overrides)) == (point,)
 
 
 def test_sweep_of_values_is_composed_by_hydra_once(
@@ -103,20 +101,20 @@ def test_sweep_of_values_is_composed_by_hydra_once(
 ) -> None:
     """Points that differ in plain values share one composition per choice of groups."""
     loads: list[Sequence[str]] = []
-    load = Session.load
+    load = Session.compose_config
 
     def counted(session: Session, overrides: Sequence[str]) -> DictConfig:
         loads.append(overrides)
         return load(session, overrides)
 
-    monkeypatch.setattr(Session, "load", counted)
-    points = compose(request_for("seed=range(0,50)", "recovery=never,default", multirun=True))
+    monkeypatch.setattr(Session, "compose_config", counted)
+    points = compose_sweep_points(request_for("seed=range(0,50)", "recovery=never,default", multirun=True))
     assert (len(points), len(loads)) == (100, 2)
 
 
 def test_sweep_of_one_point_needs_no_axis(request_for: Requester) -> None:
     """`-m` without anything swept is one run."""
-    assert len(compose(request_for(multirun=True))) == 1
+    assert len(compose_sweep_points(request_for(multirun=True))) == 1
 
 
 @pytest.mark.parametrize(
@@ -134,15 +132,11 @@ def test_sweep_of_one_point_needs_no_axis(request_for: Requester) -> None:
     ],
 )
 def test_sweep_that_cannot_be_says_why(
-    word: str,
-    mode: Mapping[str, bool],
-    message: str,
-    hint: str,
-    request_for: Requester,
+    word: str, mode: Mapping[str, bool], message: str, hint: str, request_for: Requester
 ) -> None:
     """Each way to ask for an impossible sweep is one message with what to do."""
     with pytest.raises(ConfigError, match=message) as caught:
-        compose(request_for(word, **mode))
+        compose_sweep_points(request_for(word, **mode))
     assert re.search(hint, caught.value.hint)
     assert "\n" not in caught.value.message
 
@@ -162,6 +156,6 @@ def test_sweep_without_end_is_refused_at_once(words: Sequence[str], request_for:
     signal.alarm(60)
     try:
         with pytest.raises(ConfigError, match="at most 100000 are launched"):
-            compose(request_for(*words, multirun=True))
+            compose_sweep_points(request_for(*words, multirun=True))
     finally:
         signal.alarm(0)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.config.compose import compose
-from hpckit.config.request import ComposeRequest, shipped_folder, template_folders
-from hpckit.config.slips import input_slips
+from hpckit.config.compose import compose_sweep_points
+from hpckit.config.request import ComposeRequest, list_template_folders, shipped_conf_folder
+from hpckit.config.slips import warn_about_suspicious_input
 from hpckit.errors import ConfigError
 
 Requester = Callable[..., ComposeRequest]
@@ -39,7 +39,7 @@ extra: 1
 def test_user_experiment_uses_our_groups(request_for: Requester, write_conf: Writer) -> None:
     """Without a primary configuration of their own, an experiment stands in the shipped one."""
     write_conf({"experiment/mine": _MINE})
-    (point,) = compose(request_for("experiment=mine", "model.width=5"))
+    (point,) = compose_sweep_points(request_for("experiment=mine", "model.width=5"))
     assert point.settings.resources.gpus_per_node == 1
     assert point.config["model"] == {"width": 5}
     assert point.config["lr"] == 0.5
@@ -48,21 +48,21 @@ def test_user_experiment_uses_our_groups(request_for: Requester, write_conf: Wri
 def test_user_keys_are_swept_like_ours(request_for: Requester, write_conf: Writer) -> None:
     """Keys an experiment defines need no `+`."""
     write_conf({"experiment/mine": _MINE})
-    points = compose(request_for("experiment=mine", "lr=1,2", multirun=True))
+    points = compose_sweep_points(request_for("experiment=mine", "lr=1,2", multirun=True))
     assert [point.config["lr"] for point in points] == [1, 2]
 
 
 def test_user_choice_on_the_command_line_wins(request_for: Requester, write_conf: Writer) -> None:
     """An experiment may choose resources; the command line has the final event."""
     write_conf({"experiment/mine": _MINE})
-    (point,) = compose(request_for("experiment=mine", "resources=cpu"))
+    (point,) = compose_sweep_points(request_for("experiment=mine", "resources=cpu"))
     assert point.settings.resources.gpus_per_node == 0
 
 
 def test_user_primary_extends_ours(request_for: Requester, write_conf: Writer) -> None:
     """A config.yaml that builds on hpckit's is taken; its experiment still wins over it."""
     write_conf({"config": _PRIMARY, "experiment/mine": _MINE})
-    (point,) = compose(request_for())
+    (point,) = compose_sweep_points(request_for())
     assert (point.config["lr"], point.config["extra"]) == (0.5, 1)
     assert point.settings.cluster.partition == "batch"
 
@@ -70,41 +70,37 @@ def test_user_primary_extends_ours(request_for: Requester, write_conf: Writer) -
 def test_user_primary_is_chosen_by_name(request_for: Requester, write_conf: Writer) -> None:
     """--config-name takes any primary configuration, also one on top of the shipped config."""
     write_conf({"train": "defaults: [config, _self_]\nlr: 3\n"})
-    (point,) = compose(request_for(config_name="train"))
+    (point,) = compose_sweep_points(request_for(config_name="train"))
     assert point.config["lr"] == 3
 
 
 def test_user_primary_may_leave_self_out(request_for: Requester, write_conf: Writer) -> None:
     """Leaving `_self_` out means the end of the list, without a warning."""
     write_conf({"config": "defaults: [hpckit]\nlr: 3\n"})
-    (point,) = compose(request_for())
+    (point,) = compose_sweep_points(request_for())
     assert point.config["lr"] == 3
 
 
-def test_user_search_path_is_followed(
-    tmp_path: Path, request_for: Requester, write_conf: Writer
-) -> None:
+def test_user_search_path_is_followed(tmp_path: Path, request_for: Requester, write_conf: Writer) -> None:
     """hydra.searchpath of the primary configuration adds folders behind ours."""
     (tmp_path / "site" / "cluster").mkdir(parents=True)
     (tmp_path / "site" / "cluster" / "lab.yaml").write_text("partition: ???\n", encoding="utf-8")
     path = f"hydra: {{searchpath: ['file://{tmp_path}/site']}}\n"
     write_conf({"config": f"defaults: [hpckit, _self_]\n{path}"})
-    (point,) = compose(request_for("cluster=lab", "cluster.partition=a"))
+    (point,) = compose_sweep_points(request_for("cluster=lab", "cluster.partition=a"))
     assert point.settings.cluster.partition == "a"
     with pytest.raises(ConfigError, match=r"cluster\.partition is mandatory"):
-        compose(request_for("cluster=lab"))
+        compose_sweep_points(request_for("cluster=lab"))
 
 
-def test_users_hydra_section_is_checked_by_hydra(
-    request_for: Requester, write_conf: Writer
-) -> None:
+def test_users_hydra_section_is_checked_by_hydra(request_for: Requester, write_conf: Writer) -> None:
     """A slip in it is an error, and a right one composes, though no run reads it."""
     write_conf({"config": "defaults: [hpckit, _self_]\nhydra: {run: {dirr: x}}\n"})
     with pytest.raises(ConfigError, match=r"hydra\.run\.dirr"):
-        compose(request_for())
+        compose_sweep_points(request_for())
     files = "[hpckit, _self_, {override hydra/job_logging: disabled}]"
     write_conf({"config": f"defaults: {files}\nhydra: {{run: {{dir: x}}}}\nlr: 3\n"})
-    (point,) = compose(request_for())
+    (point,) = compose_sweep_points(request_for())
     assert (point.config["lr"], "hydra" in point.config) == (3, False)
 
 
@@ -120,7 +116,7 @@ def test_user_folder_is_the_one_named_first(tmp_path: Path, request_for: Request
         request_for(environ=environ),
         request_for(environ={"HPCKIT_CONFIG_DIR": ""}),
     )
-    names = [compose(request)[0].settings.name for request in requests]
+    names = [compose_sweep_points(request)[0].settings.name for request in requests]
     assert names == ["option", "variable", "conf"]
 
 
@@ -139,20 +135,20 @@ def test_site_folder_is_searched_after_the_users(
 
     words = ("experiment=command", "command=[true]")
     own = replace(request_for("cluster=lab", *words), environ=environ)
-    assert compose(own)[0].settings.cluster.partition == "site"
-    assert compose(own)[0].settings.name == "theirs"
+    assert compose_sweep_points(own)[0].settings.cluster.partition == "site"
+    assert compose_sweep_points(own)[0].settings.name == "theirs"
     write_conf({"cluster/lab": "partition: mine\n"})
-    (point,) = compose(own)
+    (point,) = compose_sweep_points(own)
     assert (point.settings.name, point.settings.cluster.partition) == ("theirs", "mine")
     other = replace(request_for("cluster=other", *words), environ=environ)
-    assert compose(other)[0].settings.cluster.partition == "other"
-    shipped = shipped_folder().parent / "slurm_templates"
-    assert template_folders(own) == (site.parent / "slurm_templates", shipped)
+    assert compose_sweep_points(other)[0].settings.cluster.partition == "other"
+    shipped = shipped_conf_folder().parent / "slurm_templates"
+    assert list_template_folders(own) == (site.parent / "slurm_templates", shipped)
     with pytest.raises(ConfigError, match="from HPCKIT_SITE_CONFIG_DIR"):
-        compose(replace(own, environ={"HPCKIT_SITE_CONFIG_DIR": "/no"}))
+        compose_sweep_points(replace(own, environ={"HPCKIT_SITE_CONFIG_DIR": "/no"}))
     site.chmod(0o777)
     with pytest.raises(ConfigError, match="every user can write there"):
-        compose(own)
+        compose_sweep_points(own)
 
 
 def test_user_templates_lie_beside_their_conf(
@@ -160,10 +156,10 @@ def test_user_templates_lie_beside_their_conf(
 ) -> None:
     """Templates are looked for beside the user's conf first, then among the shipped ones."""
     write_conf({"experiment/mine": _MINE})
-    shipped = shipped_folder().parent / "slurm_templates"
-    assert template_folders(request_for()) == (shipped,)
+    shipped = shipped_conf_folder().parent / "slurm_templates"
+    assert list_template_folders(request_for()) == (shipped,)
     (tmp_path / "slurm_templates").mkdir()
-    assert template_folders(request_for()) == (tmp_path / "slurm_templates", shipped)
+    assert list_template_folders(request_for()) == (tmp_path / "slurm_templates", shipped)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +177,7 @@ def test_user_conf_that_is_not_there_is_named(
     """A folder or a primary configuration that does not exist is an error, never passed over."""
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError) as caught:
-        compose(request_for(**fields))
+        compose_sweep_points(request_for(**fields))
     assert message in caught.value.message
     assert caught.value.hint
 
@@ -193,7 +189,7 @@ _WRONG = {
     "double key": ("kind: slurm\nkind: local\n", f"{_LAB}, line 2, .*duplicate key kind"),
     "unknown key": ("partitoin: x\n", f"{_LAB}: cluster.partitoin is not.*mean partition"),
     "wrong type": ("gpus_per_node: x\n", f"{_LAB}: cluster.gpus_per_node: Value 'x'.*Integer"),
-    "a list": ("- a\n- b\n", f"{_LAB}: it is a list, and has to be a mapping"),
+    "a list": ("- a\n- b\n", f"{_LAB}: it is a list, but must be a mapping"),
     "mandatory": ("partition: ???\n", "^cluster.partition is mandatory"),
     "not text": ("kind: \udcff\n", f"{_LAB} is not text in UTF-8"),
     "lost default": ("defaults: [nope]\n", f"{_LAB}: there is no cluster/nope|no option 'nope'"),
@@ -209,7 +205,7 @@ def test_user_file_that_is_wrong_is_named(
     conf = write_conf({"cluster/lab": ""})
     (conf / "cluster" / "lab.yaml").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(ConfigError) as caught:
-        compose(request_for("cluster=lab"))
+        compose_sweep_points(request_for("cluster=lab"))
     assert re.search(message, caught.value.message), caught.value.message
     assert caught.value.hint
     assert "\n" not in caught.value.message + caught.value.hint
@@ -234,7 +230,7 @@ def test_user_primary_that_is_wrong_is_told(
     """A primary configuration that cannot work says which file it is and what is wrong."""
     write_conf({"config": text})
     with pytest.raises(ConfigError) as caught:
-        compose(request_for())
+        compose_sweep_points(request_for())
     assert re.search(message, caught.value.message), caught.value.message
     assert caught.value.hint
 
@@ -248,7 +244,7 @@ def test_what_code_stores_in_hydra_is_suspected_where_it_is_missing(
     if ":" not in line:
         (conf / "config.yaml").write_text(f"defaults: [hpckit, {line}, _self_]\n")
     with pytest.raises(ConfigError, match=line.partition(":")[0]) as caught:
-        compose(request_for())
+        compose_sweep_points(request_for())
     assert "imports=[myapp.config]" in caught.value.hint
 
 
@@ -266,22 +262,22 @@ def test_primary_beside_a_foreign_one_works_as_it_is_advised(
         }
     )
     with pytest.raises(ConfigError) as caught:
-        compose(request_for())
+        compose_sweep_points(request_for())
     assert "defaults: [hpckit, _self_]" in caught.value.hint
     assert "defaults: [hpckit, config, _self_, experiment: null]" in caught.value.hint
-    (point,) = compose(request_for("experiment=mine", config_name="hpc"))
+    (point,) = compose_sweep_points(request_for("experiment=mine", config_name="hpc"))
     assert (point.config["lr"], point.config["model"]) == (5, {"depth": 2})
     with pytest.raises(ConfigError) as caught:
-        compose(request_for("experiment=mine", config_name="plain"))
+        compose_sweep_points(request_for("experiment=mine", config_name="plain"))
     assert "has no experiment to replace" in caught.value.message
     assert "Write +experiment=mine" in caught.value.hint
-    assert compose(request_for("+experiment=mine", config_name="plain"))[0].config["lr"] == 5
+    assert compose_sweep_points(request_for("+experiment=mine", config_name="plain"))[0].config["lr"] == 5
 
 
 def test_user_values_are_made_plain(request_for: Requester, write_conf: Writer) -> None:
     """Keys become text, as JSON will make them, so that a run reads what was planned."""
     write_conf({"config": "defaults: [hpckit, _self_]\ntable: {1: a, x: [b, {2: c}]}\n"})
-    (point,) = compose(request_for())
+    (point,) = compose_sweep_points(request_for())
     assert point.config["table"] == {"1": "a", "x": ["b", {"2": "c"}]}
 
 
@@ -291,13 +287,13 @@ def test_files_take_units_as_overrides_do(request_for: Requester, write_conf: Wr
     group = "defaults: [cpu]\ntimeout_min: 2h\n"
     write_conf({"experiment/mine": mine, "resources/long": group})
     for _ in range(2):
-        (point,) = compose(request_for("experiment=mine", "resources=long"))
+        (point,) = compose_sweep_points(request_for("experiment=mine", "resources=long"))
         resources = point.settings.resources
         assert (resources.timeout_min, resources.mem_gb) == (120, 0.5)
     assert point.config["wait_s"] == "2h"
     write_conf({"resources/long": "timeout_min: 2 parsecs\n"})
     with pytest.raises(ConfigError, match="timeout_min"):
-        compose(request_for("experiment=mine", "resources=long"))
+        compose_sweep_points(request_for("experiment=mine", "resources=long"))
 
 
 def test_file_of_ours_that_a_command_would_not_read_is_refused(
@@ -306,16 +302,14 @@ def test_file_of_ours_that_a_command_would_not_read_is_refused(
     """Without `hpckit` in its defaults list it counts as another program's: nothing of it holds."""
     request = replace(request_for(), command=("true",))
     write_conf({"config": "lr: 0.1\nresources: {of: cpu}\n"})
-    (point,) = compose(request)
+    (point,) = compose_sweep_points(request)
     assert "lr" not in point.config
     write_conf({"config": "resources: {timeout_min: 60}\ncluster: {partition: batch}\n"})
     with pytest.raises(ConfigError) as caught:
-        compose(request)
-    assert (
-        "sets cluster.partition, resources.timeout_min, and has no `hpckit`" in caught.value.message
-    )
+        compose_sweep_points(request)
+    assert "sets cluster.partition, resources.timeout_min, and has no `hpckit`" in caught.value.message
     write_conf({"config": "defaults: [hpckit, _self_]\nresources: {timeout_min: 60}\n"})
-    (point,) = compose(request)
+    (point,) = compose_sweep_points(request)
     assert point.settings.resources.timeout_min == 60
 
 
@@ -330,7 +324,7 @@ def test_cluster_of_the_site_holds_beside_a_users_primary(
     environ = {"HPCKIT_SITE_CONFIG_DIR": str(site)}
     for defaults in ("[hpckit, _self_]", "[_self_]"):  # one of theirs, one of another program
         write_conf({"config": f"defaults: {defaults}\n"})
-        (point,) = compose(replace(request_for(), command=("true",), environ=environ))
+        (point,) = compose_sweep_points(replace(request_for(), command=("true",), environ=environ))
         cluster = point.settings.cluster
         assert (cluster.partition, cluster.account) == ("batch", "demo")
 
@@ -341,7 +335,9 @@ def test_keys_that_stand_before_hpckit_are_told(request_for: Requester, write_co
     for order, told in (("config, hpckit", ["seed"]), ("hpckit, config", [])):
         write_conf({"hpc": f"defaults: [{order}, _self_]\n"})
         request = request_for(config_name="hpc")
-        assert [one.key for one in input_slips(request, compose(request))] == told
+        assert [
+            one.key for one in warn_about_suspicious_input(request, compose_sweep_points(request))
+        ] == told
 
 
 @pytest.mark.filterwarnings(r"ignore:\s*'hydra/:UserWarning")
@@ -359,10 +355,10 @@ def test_file_in_place_of_hydras_own_is_checked_by_hydra(
     """It is composed as by every Hydra program, and what Hydra refuses in it is told."""
     if line is not None:
         write_conf({file: line})
-        compose(request_for("experiment=command", "command=[x]"))
+        compose_sweep_points(request_for("experiment=command", "command=[x]"))
     write_conf({file: "nothing_of_hydra: 3\n"})
     with pytest.raises(ConfigError, match=r"nothing_of_hydra|'hydra/config' is validated"):
-        compose(request_for("experiment=command", "command=[x]"))
+        compose_sweep_points(request_for("experiment=command", "command=[x]"))
 
 
 @pytest.mark.parametrize("line", ['x: "\\ud800"', '"\\ud800": 1', 'x: ["a\\udfff"]'])
@@ -370,5 +366,5 @@ def test_half_a_character_is_refused(line: str, request_for: Requester, write_co
     """YAML takes it, and no file that a launch writes could hold it."""
     write_conf({"experiment/mine": f"# @package _global_\nentry_point: x:y\n{line}\n"})
     with pytest.raises(ConfigError, match=r"ud800|udfff") as caught:
-        compose(request_for("experiment=mine"))
+        compose_sweep_points(request_for("experiment=mine"))
     assert caught.value.message.isascii()

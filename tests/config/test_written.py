@@ -15,7 +15,7 @@ from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
 from hpckit.config import session
-from hpckit.config.compose import compose
+from hpckit.config.compose import compose_sweep_points
 from hpckit.config.request import ComposeRequest
 from hpckit.errors import ConfigError
 
@@ -67,7 +67,7 @@ def test_value_that_yaml_reads_otherwise(
 ) -> None:
     """Base 60, a leading 0, zeros at the end, `on` and `no`: the text counts, as after `=`."""
     write_conf({"experiment/mine": f"# @package _global_\nentry_point: x:y\n{line}\n"})
-    (point,) = compose(request_for("experiment=mine"))
+    (point,) = compose_sweep_points(request_for("experiment=mine"))
     assert _of(point.config, key) == value
 
 
@@ -103,18 +103,16 @@ def test_number_that_is_typed_for_a_text(
 ) -> None:
     """An unquoted number of a key that takes texts is what was typed; its words are kept."""
     given = ("experiment=command", "command=[x]", *words)
-    (point,) = compose(request_for(*given))
+    (point,) = compose_sweep_points(request_for(*given))
     assert repr(_of(point.config, key)) == repr(value)
     assert point.overrides == given
 
 
-def test_number_is_read_alike_beside_hydras_own_section(
-    request_for: Requester, write_conf: Writer
-) -> None:
+def test_number_is_read_alike_beside_hydras_own_section(request_for: Requester, write_conf: Writer) -> None:
     """Where a file sets some of it, Hydra itself composes."""
     write_conf({"config": "defaults: [hpckit, _self_]\nhydra: {job: {name: x}}\n"})
     words = ("+experiment=command", "command=[x]", "env={V:1.10}", "name=1.10")
-    (point,) = compose(request_for(*words))
+    (point,) = compose_sweep_points(request_for(*words))
     assert (point.config["env"], point.config["name"]) == ({"V": "1.10"}, "1.10")
 
 
@@ -137,10 +135,10 @@ def test_swept_numbers_of_a_text(
 ) -> None:
     """Each point has what was typed for it, and so has a run with its overrides alone."""
     words = ("experiment=command", "command=[x]", word)
-    points = compose(request_for(*words, multirun=True))
+    points = compose_sweep_points(request_for(*words, multirun=True))
     assert [_of(point.config, key) for point in points] == (values or ["1.10", 2])
     for point in points:
-        assert compose(request_for(*point.overrides)) == (point,)
+        assert compose_sweep_points(request_for(*point.overrides)) == (point,)
 
 
 def test_columns_and_words_of_stages_are_read_alike(
@@ -149,14 +147,11 @@ def test_columns_and_words_of_stages_are_read_alike(
     """As they would be typed on the command line."""
     (tmp_path / "p.csv").write_text("env.V,+lr\n1.10,1e3\n1.20,2.50\n", encoding="utf-8")
     words = ("experiment=command", "command=[x]", "sweep.points=p.csv")
-    points = compose(request_for(*words, multirun=True))
-    assert [(p.config["env"]["V"], p.config["lr"]) for p in points] == [
-        ("1.10", 1000.0),
-        ("1.20", 2.5),
-    ]
+    points = compose_sweep_points(request_for(*words, multirun=True))
+    assert [(p.config["env"]["V"], p.config["lr"]) for p in points] == [("1.10", 1000.0), ("1.20", 2.5)]
     stages = "stages: {a: {overrides: [env.X=2.10, +lr=2.10]}, b: {after: afterok}}\n"
     write_conf({"experiment/mine": f"# @package _global_\nentry_point: x:y\n{stages}"})
-    first, second = compose(request_for("experiment=mine", "b:env.X=3.10"))
+    first, second = compose_sweep_points(request_for("experiment=mine", "b:env.X=3.10"))
     assert (first.config["env"], first.config["lr"]) == ({"X": "2.10"}, 2.1)
     assert second.config["env"] == {"X": "3.10"}
 
@@ -165,7 +160,7 @@ def test_columns_and_words_of_stages_are_read_alike(
 def test_number_for_several_texts_is_refused_as_a_number(word: str, request_for: Requester) -> None:
     """It is no text of theirs: the error names what it is."""
     with pytest.raises(ConfigError, match=r"=1\.10: .*\bfloat\b"):
-        compose(request_for("experiment=command", "command=[x]", word))
+        compose_sweep_points(request_for("experiment=command", "command=[x]", word))
 
 
 @pytest.mark.parametrize(
@@ -183,14 +178,12 @@ def test_text_that_is_no_number_of_the_key_is_refused(
     """With its file, the key, the text and what is allowed."""
     write_conf({"experiment/mine": f"# @package _global_\nentry_point: x:y\n{line}\n"})
     with pytest.raises(ConfigError, match=said) as caught:
-        compose(request_for("experiment=mine"))
+        compose_sweep_points(request_for("experiment=mine"))
     assert "conf/experiment/mine.yaml: " in caught.value.message
     assert " takes a whole number" in caught.value.hint
 
 
-def test_values_of_the_user_are_what_hydra_reads(
-    request_for: Requester, write_conf: Writer
-) -> None:
+def test_values_of_the_user_are_what_hydra_reads(request_for: Requester, write_conf: Writer) -> None:
     """The same application may be started without hpckit: each value is that of plain Hydra."""
     params = "{a: 1:30:00, b: 22:22, c: 010, d: 1_000, e: 1e3, f: 1.10, g: [0o7, 0b1, 1:2.5], "
     params += "h: on, i: [no, Yes], j: .inf, k: -0}"
@@ -198,8 +191,8 @@ def test_values_of_the_user_are_what_hydra_reads(
     folder = write_conf({"app": text, "hpc": "defaults: [hpckit, app, _self_]\n"})
     words = ["params.a=1.10", "params.b=[1_000,{x:1E5}]", "+my.name=.50", "++env2={V:1.10}"]
     given = ("+experiment=command", "command=[x]", *words)
-    (point,) = compose(request_for(*given, config_name="hpc"))
-    (unchanged,) = compose(request_for(*given[:2], config_name="hpc"))
+    (point,) = compose_sweep_points(request_for(*given, config_name="hpc"))
+    (unchanged,) = compose_sweep_points(request_for(*given[:2], config_name="hpc"))
     with initialize_config_dir(config_dir=str(folder), **session.VERSION_BASE):
         typed: Any = OmegaConf.to_container(hydra_compose("app", overrides=words))
         plain: Any = OmegaConf.to_container(hydra_compose("app"))
@@ -215,21 +208,15 @@ def test_file_below_two_packages_has_units_where_they_are_ours(
     mine = "# @package _global_\ndefaults: [/resources@params.r: long, override /resources: long]\n"
     for text in ("2h", "2:00:00"):
         write_conf(
-            {
-                "resources/long": f"timeout_min: {text}\n",
-                "experiment/mine": f"{mine}entry_point: x:y\n",
-            }
+            {"resources/long": f"timeout_min: {text}\n", "experiment/mine": f"{mine}entry_point: x:y\n"}
         )
-        (point,) = compose(request_for("experiment=mine"))
+        (point,) = compose_sweep_points(request_for("experiment=mine"))
         assert point.settings.resources.timeout_min == 120
         assert point.config["params"]["r"]["timeout_min"] == ("2h" if text == "2h" else 7200)
 
 
 def test_file_of_a_package_is_read_alike(
-    tmp_path: Path,
-    request_for: Requester,
-    write_conf: Writer,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, request_for: Requester, write_conf: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search path may name a Python package instead of a folder."""
     folder = tmp_path / "written_conf" / "resources"
@@ -237,8 +224,6 @@ def test_file_of_a_package_is_read_alike(
     (folder.parent / "__init__.py").touch()
     (folder / "long.yaml").write_text("timeout_min: 1:30:00\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    write_conf(
-        {"config": "defaults: [hpckit, _self_]\nhydra: {searchpath: ['pkg://written_conf']}\n"}
-    )
-    (point,) = compose(request_for("resources=long"))
+    write_conf({"config": "defaults: [hpckit, _self_]\nhydra: {searchpath: ['pkg://written_conf']}\n"})
+    (point,) = compose_sweep_points(request_for("resources=long"))
     assert point.settings.resources.timeout_min == 90

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpckit.slurm.site_query import ACCOUNTS, CONFIG, NODES, PARTITIONS, QOS, user_command
+from hpckit.slurm.site_query import ACCOUNTS, CONFIG, NODES, PARTITIONS, QOS, build_user_associations_query
 
 USER = "daemon"
 MADE = (
@@ -49,7 +49,7 @@ def main() -> int:
         "config": CONFIG,
         "partitions": PARTITIONS,
         "sinfo": NODES,
-        "user": user_command(USER),
+        "user": build_user_associations_query(USER),
         "accounts": ACCOUNTS,
         "qos": QOS,
     }

@@ -22,16 +22,7 @@ from hpckit.runtime.rank.config import Config
 pytestmark = pytest.mark.training
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = (
-    "entry-point",
-    "hydra-app",
-    "command",
-    "existing-ddp",
-    "data",
-    "sweeps",
-    "stages",
-    "parallel",
-)
+PAGES = ("entry-point", "hydra-app", "command", "existing-ddp", "data", "sweeps", "stages", "parallel")
 
 
 EXAMPLES = {"parallel": "own-model"}
@@ -88,11 +79,7 @@ def folder(page: str, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "page",
-    [
-        *(page for page in PAGES if page != "parallel"),
-        "lightning",
-        "trainer",
-    ],  # these need more to run
+    [*(page for page in PAGES if page != "parallel"), "lightning", "trainer"],  # these need more to run
 )
 def test_page_shows_the_files_of_its_example(page: str) -> None:
     """Every file of an example stands in its page, to the letter."""
@@ -173,7 +160,7 @@ def test_answers_of_the_page_run_as_shown(tmp_path: Path) -> None:
 def test_layout_that_does_not_fit_is_refused_as_the_page_shows(tmp_path: Path) -> None:
     """The command and what it says of the example's heads, line by line."""
     folder = Path(shutil.copytree(example("parallel"), tmp_path / "project"))
-    (shown,) = [one for one in blocks("parallel", "text") if one.startswith("$ hpckit check")]
+    (shown,) = [block for block in blocks("parallel", "text") if block.startswith("$ hpckit check")]
     typed, *said = shown.splitlines()
     done = run_to_end(
         [sys.executable, "-m", *shlex.split(typed.removeprefix("$ "))],
@@ -189,7 +176,7 @@ def test_layout_that_does_not_fit_is_refused_as_the_page_shows(tmp_path: Path) -
 def test_fake_gpus_of_the_page_are_measured(tmp_path: Path) -> None:
     """The script and the commands of the page, as they stand but for a shorter run."""
     (tmp_path / "gpus.py").write_text(
-        next(one for one in blocks("fake-gpu", "python") if "sys.argv" in one), encoding="utf-8"
+        next(block for block in blocks("fake-gpu", "python") if "sys.argv" in block), encoding="utf-8"
     )
     (typed,) = blocks("fake-gpu", "bash")
     done = run_to_end(
@@ -207,8 +194,6 @@ def test_page_reads_the_configuration_as_it_shows() -> None:
     """Every line that the page shows with `config` does what it says."""
     (shown,) = [block for block in blocks("entry-point", "python") if "config.get" in block]
     part = {"_target_": "collections.Counter", "lr": 1}
-    config = Config(
-        lr=0.1, blocks=[{"width": 8}], optimizer=part, model=part, resources={"nodes": 1}
-    )
+    config = Config(lr=0.1, blocks=[{"width": 8}], optimizer=part, model=part, resources={"nodes": 1})
     modules = {"copy": copy, "hydra": hydra, "json": json, "pickle": pickle}
     exec(shown, {"OmegaConf": omegaconf.OmegaConf, **modules}, {"config": config})  # noqa: S102  # our own page

@@ -18,9 +18,7 @@ from cli_world import Desk
 from report_launches import swept_launch
 
 ROOT = Path(__file__).parents[2]
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.slow
 
 
@@ -36,9 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_pages_load_nothing_from_the_network(site: Path) -> None:
     """No script, style, picture or frame of any page has an address of its own."""
-    loads = re.compile(
-        r"<(?:script|img|iframe)[^>]+src=\"?(?:https?:)?//|<link[^>]+href=\"?https?://"
-    )
+    loads = re.compile(r"<(?:script|img|iframe)[^>]+src=\"?(?:https?:)?//|<link[^>]+href=\"?https?://")
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 100
     assert [page.name for page in pages if loads.search(page.read_text(encoding="utf-8"))] == []
@@ -46,9 +42,7 @@ def test_pages_load_nothing_from_the_network(site: Path) -> None:
         assert "url(" not in picture.read_text(encoding="utf-8").replace("url(#", "")
 
 
-@pytest.mark.skipif(
-    BROWSER is None or importlib.util.find_spec("playwright") is None, reason="no browser"
-)
+@pytest.mark.skipif(BROWSER is None or importlib.util.find_spec("playwright") is None, reason="no browser")
 @pytest.mark.timeout(180)
 def test_search_works_from_a_disk(site: Path) -> None:
     """A word that is typed on one page leads to others, without a network."""

@@ -8,13 +8,13 @@ import importlib
 import json
 import sys
 
-from hpckit.runtime.fork_server.server import imports_to_keep
+from hpckit.runtime.fork_server.server import pause_gc_for_imports
 
-with imports_to_keep():
+with pause_gc_for_imports():
     import torch.distributed as dist
 
     from hpckit import attach
-    from hpckit.runtime.generators import seed_everything
+    from hpckit.runtime.generators import seed_all_generators
     from hpckit.runtime.rank.config import Config
 
     module, function = sys.argv[1].split(":")
@@ -25,7 +25,7 @@ def main() -> None:
     """Call the entry point as a launch would, in the working directory."""
     config = Config(json.loads(sys.argv[2]))
     run = attach()
-    seed_everything(config.seed)
+    seed_all_generators(config.seed)
     train(config, run)
 
 

@@ -47,10 +47,7 @@ def test_charlm_number_of_ranks_does_not_change_what_is_learnt(trainer: Any) -> 
     alone, together = (trainer.train("charlm", ranks, **SMALL) for ranks in (1, 2))
     for name in ("loss", "bits_per_byte"):
         torch.testing.assert_close(
-            [value for _, value in alone[name]],
-            [value for _, value in together[name]],
-            rtol=1e-3,
-            atol=1e-4,
+            [value for _, value in alone[name]], [value for _, value in together[name]], rtol=1e-3, atol=1e-4
         )
 
 
@@ -64,11 +61,11 @@ def test_read_corpus_holds_out_whole_files() -> None:
 def test_batch_starts_differ_by_step_and_seed_only() -> None:
     """A batch follows from the seed and the step, whatever was drawn before."""
     torch.manual_seed(1)
-    first = charlm.batch_starts(1000, 8, 0, 5)
+    first = charlm.draw_batch_starts(1000, 8, 0, 5)
     torch.rand(3)
-    assert torch.equal(first, charlm.batch_starts(1000, 8, 0, 5))
-    assert not torch.equal(first, charlm.batch_starts(1000, 8, 0, 6))
-    assert not torch.equal(first, charlm.batch_starts(1000, 8, 1, 5))
+    assert torch.equal(first, charlm.draw_batch_starts(1000, 8, 0, 5))
+    assert not torch.equal(first, charlm.draw_batch_starts(1000, 8, 0, 6))
+    assert not torch.equal(first, charlm.draw_batch_starts(1000, 8, 1, 5))
 
 
 def test_transformer_never_sees_what_comes_later() -> None:
@@ -91,7 +88,7 @@ def test_transformer_width_that_heads_do_not_divide_is_refused() -> None:
 
 def test_warm_up_and_decay_rises_then_falls_to_nothing() -> None:
     """The factor climbs to 1 in the warm-up and ends at 0."""
-    factors = [charlm.warm_up_and_decay(step, 4, 20) for step in range(21)]
+    factors = [charlm.learning_rate_factor(step, 4, 20) for step in range(21)]
     assert factors[:4] == [0.25, 0.5, 0.75, 1.0]
     assert factors[4:] == sorted(factors[4:], reverse=True)
     assert factors[-1] == pytest.approx(0.0)

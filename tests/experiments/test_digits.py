@@ -31,10 +31,7 @@ def test_digits_same_seed_gives_the_same_metrics(trainer: Any) -> None:
 @thorough
 def test_digits_other_seed_gives_other_metrics(trainer: Any) -> None:
     """The seed reaches the split, the order and the weights: another one logs other numbers."""
-    assert (
-        trainer.train("digits", 1, **SMALL)["loss"]
-        != trainer.train("digits", 1, seed=1, **SMALL)["loss"]
-    )
+    assert trainer.train("digits", 1, **SMALL)["loss"] != trainer.train("digits", 1, seed=1, **SMALL)["loss"]
 
 
 def test_digits_one_rank_sees_the_same_batches_as_two(trainer: Any) -> None:
@@ -48,10 +45,10 @@ def test_digits_one_rank_sees_the_same_batches_as_two(trainer: Any) -> None:
 
 def test_load_splits_all_images_without_overlap() -> None:
     """Training and test set together are the 1797 images, each once."""
-    training, test = digits.load(3, torch.device("cpu"))
+    training, test = digits.load_digit_sets(3, torch.device("cpu"))
     images = torch.cat([training.images, test.images]).flatten(1)
     everything, _ = torch.sort(images.double() @ torch.arange(64).double().exp2().sqrt())
-    whole = digits.load(4, torch.device("cpu"))
+    whole = digits.load_digit_sets(4, torch.device("cpu"))
     other = torch.cat([whole[0].images, whole[1].images]).flatten(1)
     everything_else, _ = torch.sort(other.double() @ torch.arange(64).double().exp2().sqrt())
     assert len(test.labels) == digits.TEST_IMAGES
@@ -62,7 +59,7 @@ def test_load_splits_all_images_without_overlap() -> None:
 def test_permutation_follows_from_the_seed_alone() -> None:
     """The order of images is the same on every rank, whatever was drawn before."""
     torch.manual_seed(1)
-    first = digits.permutation(50, 7)
+    first = digits.seeded_permutation(50, 7)
     torch.rand(3)
-    assert torch.equal(first, digits.permutation(50, 7))
+    assert torch.equal(first, digits.seeded_permutation(50, 7))
     assert sorted(first.tolist()) == list(range(50))

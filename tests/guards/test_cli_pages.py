@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from verb_pages import TABLE
 
-from hpckit.cli.main import VERBS, verb_parser
+from hpckit.cli.main import VERBS, build_verb_parser
 from hpckit.model.failure import Cause
 from hpckit.model.goodput import TimeParts
 from hpckit.model.states import RunState
@@ -81,7 +81,7 @@ def test_each_verb_has_a_page() -> None:
 
 def options(verb: str) -> set[str]:
     """Return the long and short options of a verb, as they are typed, but for --help."""
-    actions = verb_parser(verb)._actions  # noqa: SLF001  # argparse has no other way
+    actions = build_verb_parser(verb)._actions  # noqa: SLF001  # argparse has no other way
     return {word for action in actions for word in action.option_strings} - {"-h", "--help"}
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast, get_type_hints
 
 import pytest
 
-from hpckit.config.schema import typed_sections
+from hpckit.config.schema import list_typed_sections
 from hpckit.model.launch import SLURM_ONLY, LaunchConfig
 
 ROOT = Path(__file__).parents[2]
@@ -26,27 +26,25 @@ def reference() -> Callable[[], str]:
 
 def keys() -> set[str]:
     """Return every key that hpckit reads, dotted; sections are not keys."""
-    sections = typed_sections()
-    root = {one.name for one in dataclasses.fields(LaunchConfig)} - set(sections)
+    sections = list_typed_sections()
+    root = {field.name for field in dataclasses.fields(LaunchConfig)} - set(sections)
     return root | {key for section, kind in sections.items() for key in keys_of(kind, section)}
 
 
 def keys_of(kind: Any, section: str) -> Iterator[str]:
     """Yield the keys of a section, and of those within it."""
     hints = get_type_hints(kind)
-    for one in dataclasses.fields(kind):
-        key = f"{section}.{one.name}"
-        if dataclasses.is_dataclass(hints[one.name]):
-            yield from keys_of(hints[one.name], key)
+    for field in dataclasses.fields(kind):
+        key = f"{section}.{field.name}"
+        if dataclasses.is_dataclass(hints[field.name]):
+            yield from keys_of(hints[field.name], key)
         else:
             yield key
 
 
 def test_page_is_what_the_generator_makes(reference: Callable[[], str]) -> None:
     """Whoever changes a key, its docstring or a shipped option makes the page again."""
-    assert PAGE.read_text(encoding="utf-8") == reference(), (
-        "run: python scripts/config_reference.py"
-    )
+    assert PAGE.read_text(encoding="utf-8") == reference(), "run: python scripts/config_reference.py"
 
 
 def test_page_has_a_row_for_every_key() -> None:

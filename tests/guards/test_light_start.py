@@ -27,11 +27,11 @@ NOT_FOR_STATUS = ("dataclasses", "inspect", "secrets", "subprocess", "socket", "
 
 PROBE = """
 import json, sys
-from hpckit.cli.main import HIDDEN_VERBS, VERBS, verb_parser
+from hpckit.cli.main import HIDDEN_VERBS, VERBS, build_verb_parser
 found = []
 for verb in [*VERBS, *HIDDEN_VERBS]:
     before = set(sys.modules)
-    verb_parser(verb).format_help()
+    build_verb_parser(verb).format_help()
     found += [f"{verb}: {name}" for name in HEAVY if name in set(sys.modules) - before]
 print(json.dumps(found))
 """
@@ -40,9 +40,7 @@ print(json.dumps(found))
 def imported(code: str, environ: Mapping[str, str] | None = None) -> list[str]:
     """Return which heavy packages a fresh Python has imported after this code."""
     words = [sys.executable, "-c", code]
-    done = subprocess.run(
-        words, capture_output=True, text=True, check=True, timeout=60, env=environ
-    )
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60, env=environ)
     names: list[str] = json.loads(done.stdout.splitlines()[-1])
     return names
 
@@ -65,9 +63,10 @@ def test_verb_modules_import_nothing_heavy() -> None:
 def test_completion_imports_nothing_heavy() -> None:
     """What a shell asks at each press of a key is the standard library, argcomplete and ours."""
     code = (
-        "import json, sys\nfrom hpckit.cli.main import process_context\n"
+        "import json, sys\nfrom hpckit.cli.main import build_process_context\n"
         "import hpckit.cli.completion as asked\n"
-        "for verb in ('launch', 'status'): asked._parser(verb, process_context())\n"
+        "for verb in ('launch', 'status'):\n"
+        "    asked._build_full_parser(verb, build_process_context())\n"
         f"print(json.dumps([name for name in {HEAVY} if name in sys.modules]))"
     )
     assert imported(code) == []
@@ -93,9 +92,7 @@ def test_quick_verbs_import_nothing_that_they_do_not_use(
     """They start within a few times of Python's own start, which their imports are most of."""
     environ = {**os.environ, "HPCKIT_OUTPUTS": str(tmp_path / "outputs")}
     render = ("render", "cluster=slurm", "experiment=digits", "code.snapshot=false")
-    subprocess.run(
-        [sys.executable, "-m", "hpckit", *render], env=environ, check=True, capture_output=True
-    )
+    subprocess.run([sys.executable, "-m", "hpckit", *render], env=environ, check=True, capture_output=True)
     code = (
         f"import json, sys\nfrom hpckit.cli.main import main\nmain({words})\n"
         f"print(json.dumps([name for name in {without} if name in sys.modules]))"

@@ -58,23 +58,23 @@ def test_page_shows_every_path_of_the_layout() -> None:
             launch.local_log,
             launch.job_log(0, "123_4"),
         ),
-        *(launch.script(0), launch.configs(0), launch.run(0).folder, launch.run(0).config),
+        *(launch.script(0), launch.configs_file_of_run(0), launch.run(0).folder, launch.run(0).config),
         *(launch.run(0).checkpoints, launch.run(0).attempts, attempt.folder, attempt.events),
         *(attempt.secret, attempt.address, attempt.progress, attempt.metrics, attempt.agents_log),
         launch.secrets,
         attempt.last_metrics,
         *(attempt.reserve, attempt.stacks_requests, attempt.stacks_answer),
-        *(attempt.profile_requests, attempt.profiles, attempt.round(0).trace("NAME", 0)),
-        *(attempt.round(0).profile("NAME"), attempt.profile_answer("NAME")),
-        *(attempt.round(0).nsys_report(0), attempt.round(0).memory(0)),
+        *(attempt.profile_requests, attempt.profiles, attempt.round(0).profile_trace("NAME", 0)),
+        *(attempt.round(0).profile_folder("NAME"), attempt.profile_answer("NAME")),
+        *(attempt.round(0).nsys_report(0), attempt.round(0).memory_report(0)),
         attempt.round(0).memory_snapshot(0),
         attempt.old_telemetry,
-        *(attempt.rounds, attempt.round(0).folder, attempt.round(0).log(0)),
-        *(attempt.round(0).exit_record(0), attempt.round(0).stacks(0)),
+        *(attempt.rounds, attempt.round(0).folder, attempt.round(0).rank_log(0)),
+        *(attempt.round(0).rank_exception_file(0), attempt.round(0).rank_stacks_file(0)),
         *(launch.run(0).chaos_marks, launch.run(0).chaos_log),
         launch.run(0).successor_lock,
         launch.notices,
-        *(notice.record, notice.sending, notice.delivered, notice.sent),
+        *(notice.notice_file, notice.sending_claim_file, notice.delivered_file, notice.sent_marker_file),
         *(launch.search, launch.space, launch.journal, launch.sampler, launch.run(0).trial),
     ]
     assert [path.name for path in paths if path.name not in PAGE] == []
@@ -82,10 +82,7 @@ def test_page_shows_every_path_of_the_layout() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [
-        *(GpuGauge, GpuCounter, ClockReason, GpuTrouble),
-        *(HostGauge, HostCounter, TelemetryEventKind),
-    ],
+    [*(GpuGauge, GpuCounter, ClockReason, GpuTrouble), *(HostGauge, HostCounter, TelemetryEventKind)],
     ids=lambda words: words.__name__,
 )
 def test_page_explains_every_word_of_telemetry(words: type[StrEnum]) -> None:

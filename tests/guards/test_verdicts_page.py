@@ -14,6 +14,4 @@ def test_page_has_the_tables_that_the_rules_make() -> None:
     text = made["PAGE"].read_text(encoding="utf-8")
     assert made["BEGIN"] in text
     assert made["END"] in text
-    assert made["page_with"](text, made["tables"]()) == text, (
-        "run: python scripts/verdict_tables.py"
-    )
+    assert made["page_with"](text, made["tables"]()) == text, "run: python scripts/verdict_tables.py"

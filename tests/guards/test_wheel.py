@@ -27,12 +27,12 @@ def test_what_trains_brings_all_that_its_ranks_import() -> None:
     for path in (ROOT / "hpckit" / "runtime").rglob("*.py"):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.Import):
-                found |= {one.name.partition(".")[0] for one in node.names}
+                found |= {name.name.partition(".")[0] for name in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 found.add(node.module.partition(".")[0])
     others = found - sys.stdlib_module_names - {"hpckit", "optuna"}  # a study has its own extra
     assert {"numpy", "torch"} <= others
-    assert {names.get(one, one) for one in others} <= brought
+    assert {names.get(other, other) for other in others} <= brought
 
 
 @pytest.mark.slow
@@ -52,16 +52,7 @@ def test_wheel_ships_conf_and_templates(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     done = run_to_end(
-        [
-            sys.executable,
-            "-P",
-            "-m",
-            "hpckit",
-            "launch",
-            "--dry-run",
-            "experiment=digits",
-            "cluster=slurm",
-        ],
+        [sys.executable, "-P", "-m", "hpckit", "launch", "--dry-run", "experiment=digits", "cluster=slurm"],
         cwd=elsewhere,
         env={**os.environ, "PYTHONPATH": str(site)},
     )

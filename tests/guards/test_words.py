@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.model.counted import counted
+from hpckit.model.counted import format_count
 from hpckit.model.failure import Cause
 
 _ROOT = Path(__file__).parents[2]
@@ -18,22 +18,18 @@ def test_words_of_the_page_are_all_causes() -> None:
     """The page of `status` explains every cause that its JSON can name, and no other."""
     page = (_ROOT / "docs/reference/cli/status.md").read_text()
     table = page.partition("| cause | what ended the run |\n|---|---|\n")[2].partition("\n\n")[0]
-    told = [
-        name
-        for line in table.splitlines()
-        for name in re.findall("`(.+?)`", line[: line.index("|", 1)])
-    ]
+    told = [name for line in table.splitlines() for name in re.findall("`(.+?)`", line[: line.index("|", 1)])]
     assert sorted(told) == sorted(Cause)
 
 
 def test_words_for_a_count_are_singular_or_plural() -> None:
     """`1 run`, `2 runs`, `0 runs`; no message leaves the choice to its reader as `run(s)`."""
-    assert [counted(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
-    assert [counted(number, "launch") for number in (1, 2)] == ["1 launch", "2 launches"]
+    assert [format_count(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+    assert [format_count(number, "launch") for number in (1, 2)] == ["1 launch", "2 launches"]
     for file in (_ROOT / "hpckit").rglob("*.py"):
         tree = ast.parse(file.read_text())
         texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-        found = [one for one in texts if isinstance(one, str) and re.search(r"[a-z]\(s\)", one)]
+        found = [text for text in texts if isinstance(text, str) and re.search(r"[a-z]\(s\)", text)]
         assert not found, f"{file}: {found}"
 
 
@@ -103,16 +99,14 @@ def _sentences(text: str) -> list[str]:
 
 
 def _too_long(text: str) -> list[str]:
-    return [one for one in _sentences(text) if len(re.findall(r"\S*\w\S*", one)) > LONGEST]
+    return [sentence for sentence in _sentences(text) if len(re.findall(r"\S*\w\S*", sentence)) > LONGEST]
 
 
 def test_sentences_of_the_pages_are_short() -> None:
     """No sentence has more than 35 words, so that a reader from abroad reads it once."""
     pages = (_ROOT / "README.md", *(_ROOT / "docs").rglob("*.md"))
     found = {
-        page.relative_to(_ROOT).as_posix(): long
-        for page in pages
-        if (long := _too_long(page.read_text()))
+        page.relative_to(_ROOT).as_posix(): long for page in pages if (long := _too_long(page.read_text()))
     }
     assert found == {}
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from integration.project import Project
 
-from hpckit.sandbox.actions import sandbox_status
+from hpckit.sandbox.actions import collect_sandbox_status
 
 PROGRAM = Path(__file__).parents[2] / "scripts" / "slurm-sandbox"
 
@@ -89,7 +89,7 @@ def succeed(done: subprocess.CompletedProcess[str]) -> str:
 
 def read_status() -> dict[str, Any]:
     """Return what `sandbox status --json` prints, asked for in this process."""
-    return dict(sandbox_status())
+    return dict(collect_sandbox_status())
 
 
 def options_as_arguments(options: dict[str, Any]) -> list[str]:

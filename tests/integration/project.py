@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from cli_world import verb_said
 
-from hpckit.model.states import parse_state
+from hpckit.model.states import parse_slurm_state
 
 TASK = '''
 """Tasks of a user."""
@@ -45,7 +45,7 @@ def killed(config, run):
 
 
 def _may_change(run: dict[str, Any]) -> bool:
-    held = run["slurm_state"] and not parse_state(run["slurm_state"]).ended
+    held = run["slurm_state"] and not parse_slurm_state(run["slurm_state"]).ended
     return run["state"] in {"pending", "running"} or bool(run["state"] == "interrupted" and held)
 
 

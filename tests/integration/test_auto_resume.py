@@ -72,9 +72,7 @@ def test_auto_resume_job_resumes_a_run_whose_batch_host_lost_its_supervisor(
     sandbox.wait_until(waits, "the auto-resume job waits for the run")
     first = project.launch_folder() / "runs/00000/attempts/001/events.jsonl"
     (supervisor,) = [
-        json.loads(line)["pid"]
-        for line in first.read_text().splitlines()
-        if '"attempt_started"' in line
+        json.loads(line)["pid"] for line in first.read_text().splitlines() if '"attempt_started"' in line
     ]
     os.kill(supervisor, signal.SIGKILL)
 
@@ -112,9 +110,7 @@ def test_auto_resume_job_and_resumes_at_once_submit_once(sandbox: Any, project: 
     commands = [[sys.executable, "-m", "hpckit", "auto-resume", str(folder), "--job", "0"]]
     commands += [[sys.executable, "-m", "hpckit", "resume", "--json", str(folder)]] * 2
     rushing = [
-        subprocess.Popen(
-            one, cwd=project.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        subprocess.Popen(one, cwd=project.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for one in commands
     ]
     said = [process.communicate(timeout=240) for process in rushing]
@@ -124,9 +120,7 @@ def test_auto_resume_job_and_resumes_at_once_submit_once(sandbox: Any, project: 
     sandbox.wait_until(lambda: not queue(sandbox, project), "nothing is queued", patience_s=200)
     (run,) = project.look()["runs"]
     assert (run["state"], run["attempt"]) == ("completed", 2)
-    assert (
-        len([path for path in folder.glob("job-*.sbatch") if "supervise" in path.read_text()]) == 2
-    )
+    assert len([path for path in folder.glob("job-*.sbatch") if "supervise" in path.read_text()]) == 2
 
 
 def test_cancel_takes_the_auto_resume_job_along(sandbox: Any, project: Any) -> None:

@@ -67,9 +67,7 @@ def most_at_a_time(found: dict[int, tuple[float, float]]) -> int:
 
 @thorough
 @pytest.mark.usefixtures("_narrow")
-def test_runs_beyond_the_limit_are_fed_by_the_chain_itself(
-    sandbox: Sandbox, project: Project
-) -> None:
+def test_runs_beyond_the_limit_are_fed_by_the_chain_itself(sandbox: Sandbox, project: Project) -> None:
     """Nobody stays logged in: a tiny job hands in the next array when one has ended."""
     words = ("launch", "-m", *WORDS, "sweep.max_concurrent=3", "+params.x=range(0,16)")
     launched = project.json(*words)
@@ -93,9 +91,7 @@ def test_runs_beyond_the_limit_are_fed_by_the_chain_itself(
 
 @thorough
 @pytest.mark.usefixtures("_narrow")
-def test_launcher_that_is_killed_loses_no_run_and_starts_none_twice(
-    project: Project,
-) -> None:
+def test_launcher_that_is_killed_loses_no_run_and_starts_none_twice(project: Project) -> None:
     """What it had not handed in, `watch` does; what it had, is found again."""
     words = (sys.executable, "-m", "hpckit", "launch", "-m", *WORDS, "+params.x=range(0,14)")
     environ = {**os.environ, "HPCKIT_OUTPUTS": str(project.outputs)}

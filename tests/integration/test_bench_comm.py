@@ -18,9 +18,7 @@ SMALL = ("--sizes", "64KiB:1MiB", "--ops", "all_reduce,point_to_point", "--time-
 @pytest.mark.main
 @thorough
 @pytest.mark.parametrize("how", ["pairs", "bisect"])
-def test_bench_comm_names_the_node_with_a_slow_link(
-    sandbox: Any, project: Project, how: str
-) -> None:
+def test_bench_comm_names_the_node_with_a_slow_link(sandbox: Any, project: Project, how: str) -> None:
     """Four nodes measure each other; the one whose link was slowed down is named, and no other."""
     bad = sandbox.nodes[1]
     sandbox.act("slow-link", bad)

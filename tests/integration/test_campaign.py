@@ -226,7 +226,5 @@ def settled(training: Training) -> bool:
     """Return whether the run has ended, or Slurm has none of its jobs any more."""
     if ended(training):
         return True
-    listed = training.sandbox.try_slurm(
-        "squeue", "--noheader", "--format=%T", "--jobs", training.job
-    )
+    listed = training.sandbox.try_slurm("squeue", "--noheader", "--format=%T", "--jobs", training.job)
     return not listed.stdout.split()

@@ -50,9 +50,7 @@ def test_check_has_slurms_forecast_of_an_array(project: Any) -> None:
         pytest.param(("resources.reservation=nosuch",), "resources", marks=thorough),
     ],
 )
-def test_check_refuses_what_slurm_would_refuse(
-    project: Any, words: tuple[str, ...], key: str
-) -> None:
+def test_check_refuses_what_slurm_would_refuse(project: Any, words: tuple[str, ...], key: str) -> None:
     """Our own comparison or Slurm's --test-only finds it, and launch writes nothing."""
     code, said = check(project, *words)
     assert code == 2

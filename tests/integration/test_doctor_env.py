@@ -20,10 +20,7 @@ def test_doctor_compares_both_sides_and_leaves_nothing(sandbox: Any, project: Pr
     assert said["node"]["host"] in sandbox.nodes
     assert said["node"]["host"] != said["here"]["host"]
     assert said["same_output_folder"] is True
-    assert (
-        said["node"]["slurm"]["version"].split(".")[:2]
-        == (sandbox.options["release"].split(".")[:2])
-    )
+    assert said["node"]["slurm"]["version"].split(".")[:2] == (sandbox.options["release"].split(".")[:2])
     least, most = said["clock_offset_s"]
     assert least <= 0 <= most
     assert said["node"]["variables"]["OMP_NUM_THREADS"] == "1"

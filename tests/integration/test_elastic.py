@@ -113,7 +113,7 @@ def wait_for_nodes(training: Training, count: int) -> None:
     training.wait(lambda: len(training.nodes()) == count, f"the run has {count} nodes")
     number = len(training.nodes_by_round()) - 1
     training.wait(
-        lambda: any(one["round"] == number for one in training.events("step_reached")),
+        lambda: any(event["round"] == number for event in training.events("step_reached")),
         f"round {number} steps",
     )
 
@@ -191,8 +191,7 @@ def test_run_shrinks_and_lets_the_satellite_go(training: Training) -> None:
 def test_lost_replica_comes_back_by_itself(training: Training) -> None:
     """With recovery.regrow a satellite is submitted for it, and the run grows after a save."""
     training.launch(
-        *("+params.pause_s=0.3", "+params.steps=400", "resources.min_nodes=1"),
-        "recovery.regrow=true",
+        *("+params.pause_s=0.3", "+params.steps=400", "resources.min_nodes=1"), "recovery.regrow=true"
     )
     training.wait_for_step(12)
     first, lost = training.nodes()
@@ -203,7 +202,7 @@ def test_lost_replica_comes_back_by_itself(training: Training) -> None:
     assert lost not in training.nodes()
     training.completed()
     assert training.causes() == ["node_lost", "resized", None]
-    (added,) = [one for one in training.events("agent_joined") if one["satellite"]]
+    (added,) = [event for event in training.events("agent_joined") if event["satellite"]]
     assert added["node"] == training.nodes()[1]
 
 
@@ -232,7 +231,7 @@ def test_sharded_replica_is_completed_when_its_node_comes_back(
     training.completed(patience_s=PATIENCE_S)
     assert training.run["layout"] == whole
     assert training.causes() == ["node_lost", "resized", None]
-    (added,) = [one for one in training.events("agent_joined") if one["satellite"]]
+    (added,) = [event for event in training.events("agent_joined") if event["satellite"]]
     assert added["node"] == lost, "one node was brought"
     assert {*training.steps} == {*range(STEPS)}
     assert len(training.steps) <= STEPS + 5, "what was not saved is done again"

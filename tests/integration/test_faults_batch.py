@@ -46,7 +46,7 @@ def main(config, run):
 def told(training: Training, round_: int, rank: int = 0) -> dict[int, dict[str, list[int]]]:
     """Return by step what a rank told."""
     lines = training.log(1, round_, rank).splitlines()
-    found = [json.loads(one.partition(" ")[2]) for one in lines if one.startswith("told")]
+    found = [json.loads(line.partition(" ")[2]) for line in lines if line.startswith("told")]
     return {one["step"]: one for one in found}
 
 

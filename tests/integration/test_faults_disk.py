@@ -10,7 +10,7 @@ from integration.training import STEPS, Training, first
 pytestmark = [pytest.mark.slurm, pytest.mark.faults]
 pytest_plugins = ["integration.training_fixtures"]
 
-PASSED_OVER = "passed over a checkpoint"
+PASSED_OVER = "skipped a checkpoint"
 
 
 def held(training: Training, *words: str) -> None:

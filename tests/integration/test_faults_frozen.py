@@ -61,9 +61,7 @@ def test_killed_agent_or_step_costs_neither_node_nor_queue(
     assert training.losses == first(calm, STEPS)
 
 
-def test_suspended_job_goes_on_when_it_is_resumed(
-    training: Training, calm: dict[int, float]
-) -> None:
+def test_suspended_job_goes_on_when_it_is_resumed(training: Training, calm: dict[int, float]) -> None:
     """`scontrol suspend` for longer than anybody's patience: not even a new round."""
     training.launch(SLOWLY, IMPATIENT)
     training.wait_for_step(12)

@@ -30,9 +30,7 @@ def test_dead_node_is_replaced_by_the_spare(training: Training, calm: dict[int, 
     assert training.losses == first(calm, STEPS)
 
 
-def test_run_shrinks_where_a_node_dies_and_fewer_will_do(
-    training: Training, calm: dict[int, float]
-) -> None:
+def test_run_shrinks_where_a_node_dies_and_fewer_will_do(training: Training, calm: dict[int, float]) -> None:
     """With resources.min_nodes, what is left goes on from the last checkpoint at once."""
     training.launch(*HELD, "resources.min_nodes=1")
     training.wait_for_step(12)
@@ -89,9 +87,7 @@ def first_attempts_checkpoints(training: Training) -> set[str]:
     return {one.parent.name for one in training.folder.glob("checkpoints/*.e1.*/manifest.json")}
 
 
-def test_run_outlives_the_node_of_its_supervisor(
-    training: Training, calm: dict[int, float]
-) -> None:
+def test_run_outlives_the_node_of_its_supervisor(training: Training, calm: dict[int, float]) -> None:
     """The agents that are left see to a new attempt, once, elsewhere."""
     training.launch(*HELD, "resources.spare_nodes=1", "runtime.node_timeout_s=4")
     training.wait_for_step(12)
@@ -103,9 +99,7 @@ def test_run_outlives_the_node_of_its_supervisor(
     assert training.losses == first(calm, STEPS)
 
 
-def test_rank_is_restarted_while_the_controller_is_away(
-    training: Training, calm: dict[int, float]
-) -> None:
+def test_rank_is_restarted_while_the_controller_is_away(training: Training, calm: dict[int, float]) -> None:
     """No part of Slurm's is needed for a new round."""
     training.launch(SLOWLY, "chaos=['kill rank=1 step=30']")
     training.wait_for_step(5)

@@ -19,16 +19,14 @@ def restarted(training: Training, calm: dict[int, float], fault: str, cause: str
     ended, _ = training.rounds()
     assert ended.action == "new_round"
     assert training.losses == first(calm, STEPS)
-    assert [one["fault"] for one in training.faults()] == [fault]
+    assert [fault["fault"] for fault in training.faults()] == [fault]
     again = training.steps[training.steps.index(ended.failure["step"] - 1) + 1]
     assert 0 <= ended.failure["step"] - again <= 10
 
 
 @thorough
 @pytest.mark.main
-def test_killed_rank_costs_a_round_and_an_interval(
-    training: Training, calm: dict[int, float]
-) -> None:
+def test_killed_rank_costs_a_round_and_an_interval(training: Training, calm: dict[int, float]) -> None:
     """SIGKILL of a rank on the second node: restored in the same allocation, same losses."""
     training.launch("chaos=['kill rank=1 step=17']")
     restarted(training, calm, "kill rank=1 step=17", "signal")

@@ -58,9 +58,7 @@ def test_preemption_without_grace_costs_no_step(training: Training, calm: dict[i
     lost_nothing(training, calm, "preempted", STEPS)
 
 
-def test_requeue_by_an_administrator_costs_no_step(
-    training: Training, calm: dict[int, float]
-) -> None:
+def test_requeue_by_an_administrator_costs_no_step(training: Training, calm: dict[int, float]) -> None:
     """`scontrol requeue`: saved, and started anew by Slurm alone."""
     training.launch(*SLOWLY)
     training.wait_for_step(5)
@@ -72,9 +70,7 @@ def test_requeue_by_an_administrator_costs_no_step(
 
 @pytest.mark.release
 @pytest.mark.main
-def test_time_limit_is_left_ahead_of_without_a_signal(
-    training: Training, calm: dict[int, float]
-) -> None:
+def test_time_limit_is_left_ahead_of_without_a_signal(training: Training, calm: dict[int, float]) -> None:
     """A run that takes longer than its time limit goes on in the next attempt, by itself."""
     training.launch(
         *("resources.timeout_min=1", "runtime.save_before_timeout_s=15", *TOO_LONG),
@@ -84,12 +80,10 @@ def test_time_limit_is_left_ahead_of_without_a_signal(
     attempts = training.over(patience_s=200)["attempt"]
     training.completed(attempts)
     lost_nothing(training, calm, "time_limit", LONGEST)
-    assert not [one for one in training.events("notice_heard") if one["signal"].startswith("SIG")]
+    assert not [event for event in training.events("notice_heard") if event["signal"].startswith("SIG")]
 
 
-def test_time_limit_is_left_ahead_of_by_slurms_warning(
-    training: Training, calm: dict[int, float]
-) -> None:
+def test_time_limit_is_left_ahead_of_by_slurms_warning(training: Training, calm: dict[int, float]) -> None:
     """The same by `sbatch --signal`, which only the batch side hears."""
     training.launch(
         *("resources.timeout_min=1", "runtime.save_before_timeout_s=0", *TOO_LONG),
@@ -98,4 +92,4 @@ def test_time_limit_is_left_ahead_of_by_slurms_warning(
     attempts = training.over()["attempt"]
     training.completed(attempts)
     lost_nothing(training, calm, "time_limit", LONGEST)
-    assert {one["signal"] for one in training.events("notice_heard")} == {"SIGUSR1"}
+    assert {event["signal"] for event in training.events("notice_heard")} == {"SIGUSR1"}

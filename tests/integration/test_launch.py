@@ -73,10 +73,9 @@ def test_ranks_have_all_of_their_job_and_share_it(project: Any) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     said = project.hpckit("logs", "--rank", "all").stdout
-    assert [line.rpartition("GPUS ")[2] for line in said.splitlines() if "GPUS " in line] == [
-        "0,1",
-        "0,1",
-    ], said
+    assert [line.rpartition("GPUS ")[2] for line in said.splitlines() if "GPUS " in line] == ["0,1", "0,1"], (
+        said
+    )
 
 
 @pytest.mark.release
@@ -95,9 +94,7 @@ def test_launch_makes_a_sweep_one_array(sandbox: Any, project: Any) -> None:
     assert "#SBATCH" in script
     assert TOKEN not in script + sandbox.slurm("scontrol", "show", "job", printed["jobs"][0])
     assert len(printed["jobs"]) == 1
-    assert [run["job"] for run in printed["runs"]] == [
-        f"{printed['jobs'][0]}_{index}" for index in range(2)
-    ]
+    assert [run["job"] for run in printed["runs"]] == [f"{printed['jobs'][0]}_{index}" for index in range(2)]
     assert printed["runs"][1]["overrides"][-2:] == ["seed=2", "+size=1"]
     status = project.ended()
     assert [run["state"] for run in status["runs"]] == ["completed"] * 2
@@ -133,15 +130,7 @@ def test_raising_task_is_failed_for_everybody(sandbox: Any, project: Any) -> Non
     printed = project.json("launch", *FUNCTION, "entry_point=task:boom")
     job = printed["jobs"][0]
     after = sandbox.slurm(
-        *(
-            "sbatch",
-            "--parsable",
-            f"--dependency=afterok:{job}",
-            "-o",
-            "/dev/null",
-            "--wrap",
-            "true",
-        )
+        *("sbatch", "--parsable", f"--dependency=afterok:{job}", "-o", "/dev/null", "--wrap", "true")
     ).strip()
     status = project.ended()
     (run,) = status["runs"]
@@ -185,16 +174,11 @@ def test_killed_rank_fails_the_run_and_is_named(sandbox: Any, project: Any) -> N
 def test_queued_run_is_frozen(sandbox: Any, project: Any) -> None:
     """Editing conf/ and code while a run waits in the queue changes nothing in it."""
     project.write(
-        "conf/experiment/mine.yaml",
-        "# @package _global_\nname: mine\nentry_point: mine:main\nlr: 0.1\n",
+        "conf/experiment/mine.yaml", "# @package _global_\nname: mine\nentry_point: mine:main\nlr: 0.1\n"
     )
     project.write("mine.py", "def main(config, run): run.log(step=0, lr=config.lr, code=1)\n")
-    blocker = sandbox.slurm(
-        "sbatch", "--parsable", "-o", "/dev/null", "--wrap", "sleep 300"
-    ).strip()
-    project.json(
-        *("launch", "experiment=mine", SANDBOX, f"resources.dependency=afterany:{blocker}")
-    )
+    blocker = sandbox.slurm("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "sleep 300").strip()
+    project.json(*("launch", "experiment=mine", SANDBOX, f"resources.dependency=afterany:{blocker}"))
     assert project.look()["runs"][0]["state"] == "pending"
     project.write("conf/experiment/mine.yaml", "# @package _global_\nname: mine\nlr: 9\n")
     project.write("mine.py", "def main(config, run): run.log(step=0, lr=-1, code=2)\n")
@@ -274,9 +258,7 @@ def test_unknown_partition_is_refused_by_slurm(sandbox: Any, project: Any) -> No
 
 def test_partition_outside_the_cluster_is_refused_before_slurm(sandbox: Any, project: Any) -> None:
     """A partition that conf/cluster does not list is a configuration error that lists them."""
-    done = project.hpckit(
-        "launch", *FUNCTION, "entry_point=task:fine", "resources.partition=nowhere"
-    )
+    done = project.hpckit("launch", *FUNCTION, "entry_point=task:fine", "resources.partition=nowhere")
     assert done.returncode == 2
     assert "nowhere" in done.stderr
     assert "batch" in done.stderr
@@ -308,11 +290,7 @@ def test_moved_folder_is_said_by_the_node(sandbox: Any, project: Any, tmp_path: 
     text = script.read_text()
     folder.rename(tmp_path / "elsewhere")
     moved = tmp_path / "moved.sbatch"
-    lines = [
-        line
-        for line in text.splitlines()
-        if not line.startswith(("#SBATCH --chdir", "#SBATCH --o"))
-    ]
+    lines = [line for line in text.splitlines() if not line.startswith(("#SBATCH --chdir", "#SBATCH --o"))]
     moved.write_text("\n".join(lines) + "\n")
     output = tmp_path / "out.txt"
     done = sandbox.try_slurm("sbatch", "--wait", "-D", str(tmp_path), "-o", str(output), str(moved))
@@ -338,9 +316,7 @@ def _rank_infos(sandbox: Any, folder: Path, sbatch: list[str], srun: list[str]) 
     words = " ".join(["srun", *srun, sys.executable, str(script)])
     batch.write_text(f"#!/bin/bash\n{words}\n")
     output = folder / "ranks.txt"
-    done = sandbox.try_slurm(
-        "sbatch", "--wait", "-D", str(folder), "-o", str(output), *sbatch, str(batch)
-    )
+    done = sandbox.try_slurm("sbatch", "--wait", "-D", str(folder), "-o", str(output), *sbatch, str(batch))
     assert done.returncode == 0, output.read_text()
     said = [json.loads(line) for line in output.read_text().splitlines() if line.startswith("{")]
     return sorted(said, key=lambda one: one["rank"])
@@ -361,9 +337,9 @@ def test_rank_info_agrees_with_a_real_step(
 ) -> None:
     """On a real step, ranks, nodes and local sizes are what Slurm really started."""
     infos = _rank_infos(sandbox, tmp_path, sbatch, srun)
-    assert [one["rank"] for one in infos] == list(range(len(shape)))
-    assert all(one["world_size"] == len(shape) for one in infos)
-    found = [(one["node_rank"], one["local_world_size"]) for one in infos]
+    assert [info["rank"] for info in infos] == list(range(len(shape)))
+    assert all(info["world_size"] == len(shape) for info in infos)
+    found = [(info["node_rank"], info["local_world_size"]) for info in infos]
     if shape[0] == (0, 3):
         # Which node gets the three tasks is Slurm's choice; that one does is not.
         assert sorted(size for _, size in found) == sorted(size for _, size in shape)
@@ -445,7 +421,7 @@ def test_status_says_when_slurm_expects_to_start_what_waits(sandbox: Any, projec
 
     sandbox.wait_until(told, "Slurm has planned the job")
     said = project.hpckit("status").stdout
-    assert "Slurm: BeginTime: its time to begin has not come; expected to start" in said
+    assert "Slurm: BeginTime: its start time has not been reached; expected to start" in said
     asked = sandbox.slurm("squeue", "-h", "-o", "%l %m", "-j", job)
     assert asked.split() == ["1:00:00", "512M"]
     sandbox.slurm("scancel", job)

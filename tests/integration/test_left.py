@@ -29,9 +29,7 @@ WORDS = ("launch", "experiment=pipeline", "cluster=sandbox", "code.snapshot=fals
 
 @thorough
 @pytest.mark.timeout(600)
-def test_left_run_is_a_success_to_nobody_that_waits_for_it(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_left_run_is_a_success_to_nobody_that_waits_for_it(sandbox: Sandbox, tmp_path: Path) -> None:
     """One SIGTERM to one rank, no restart left: next stage, `afterok` and next launch know."""
     training = Training.create(sandbox, tmp_path)
     project = training.project

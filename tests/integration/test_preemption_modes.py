@@ -26,15 +26,13 @@ def cancels(sandbox: Sandbox) -> Iterator[None]:
 
 def asked(training: Training) -> list[str]:
     """Return the answers to requests for another attempt."""
-    return [one["outcome"] for one in training.events("requeue_asked")]
+    return [event["outcome"] for event in training.events("requeue_asked")]
 
 
 @pytest.mark.release
 @pytest.mark.main
 @pytest.mark.usefixtures("cancels")
-def test_run_that_a_preemption_cancels_loses_no_step(
-    training: Training, calm: dict[int, float]
-) -> None:
+def test_run_that_a_preemption_cancels_loses_no_step(training: Training, calm: dict[int, float]) -> None:
     """PreemptMode=CANCEL: saved within the grace, requeued once by itself, the same losses."""
     training.launch(*SLOWLY)
     training.wait_for_step(5)
@@ -76,7 +74,7 @@ def test_job_that_must_not_be_requeued_has_one_successor(
     run = training.over()
     assert (run["state"], run["attempt"]) == ("completed", 2)
     lost_nothing(training, calm, "preempted", STEPS)
-    (message,) = [one["message"] for one in training.events("requeue_asked")]
+    (message,) = [event["message"] for event in training.events("requeue_asked")]
     assert "presently disabled" in message
     assert message.endswith(f"job {training.job} continues the run")
     assert training.job != job

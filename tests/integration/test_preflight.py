@@ -19,9 +19,9 @@ from integration.project import Project
 from tiers import thorough
 
 from hpckit.model.nodes import IncidentKind, NodeIncident
-from hpckit.record.node_history import append_incident
+from hpckit.record.node_history import append_node_incident
 from hpckit.sandbox import daemons, process
-from hpckit.sandbox.lifecycle import required_options
+from hpckit.sandbox.lifecycle import require_recorded_options
 from hpckit.testing.nvml.fake_nvml import FakeNvml
 
 pytestmark = [pytest.mark.slurm, pytest.mark.faults]
@@ -126,11 +126,9 @@ class Faults:
 
     def known_bad(self, node: str) -> None:
         """Let an earlier run have found a node to be unhealthy."""
-        found = NodeIncident(
-            node=node, at=datetime.now(UTC), kind=IncidentKind.unhealthy, run="earlier.0"
-        )
+        found = NodeIncident(node=node, at=datetime.now(UTC), kind=IncidentKind.unhealthy, run="earlier.0")
         self.project.outputs.mkdir(exist_ok=True)
-        append_incident(self.project.outputs, found)
+        append_node_incident(self.project.outputs, found)
 
     def on_gpus(self, *words: str) -> dict[str, Any]:
         """Launch with GPUs, which preflight inspects unless told otherwise."""
@@ -186,11 +184,7 @@ def missing_gpu(fake: FakeNvml) -> None:
 
 @pytest.mark.parametrize(
     ("breaks", "check"),
-    [
-        pytest.param(bad_memory, "ecc", marks=pytest.mark.main),
-        (narrow_link, "nvlink"),
-        (missing_gpu, "GPUs"),
-    ],
+    [pytest.param(bad_memory, "ecc", marks=pytest.mark.main), (narrow_link, "nvlink"), (missing_gpu, "GPUs")],
 )
 def test_spare_takes_the_place_of_a_node_with_a_bad_gpu(
     faults: Faults, breaks: Callable[[FakeNvml], None], check: str
@@ -319,9 +313,9 @@ def test_history_keeps_no_launch_from_starting(faults: Faults) -> None:
         *([f"+resources.additional_parameters.{name}={last}"] for name in ("exclude", "x")),
         *([f"+resources.additional_parameters.{name}={first}"] for name in ("nodelist", "w")),
     ):
-        assert first not in script(*words).replace(f"--nodelist={first}", "").replace(
-            f"--w={first}", ""
-        ), words
+        assert first not in script(*words).replace(f"--nodelist={first}", "").replace(f"--w={first}", ""), (
+            words
+        )
     with faults.fast(*faults.sandbox.nodes[:2]):
         assert "--exclude" not in script("resources.constraint=fast")
     with faults.drained(last):
@@ -372,8 +366,8 @@ def test_skewed_clock_is_avoided(faults: Faults) -> None:
 @contextlib.contextmanager
 def full_shared_memory(name: str) -> Iterator[None]:
     """Let /dev/shm of a node be small, and full."""
-    node = required_options().node(name)
-    pid = process.recorded_pid(daemons.slurmd_name(node))
+    node = require_recorded_options().find_node(name)
+    pid = process.find_recorded_pid(daemons.slurmd_record_name(node))
     inside = ["nsenter", f"--target={pid}", "--mount", "--root", "sh", "-c"]
     fill = "mount -t tmpfs -o size=80m tmpfs /dev/shm && head -c 60M /dev/zero >/dev/shm/left"
     subprocess.run([*inside, fill], check=True)

@@ -12,7 +12,7 @@ import pytest
 
 from hpckit.model.rank import TASK_VARIABLES
 from hpckit.sandbox import daemons, process
-from hpckit.sandbox.lifecycle import required_options
+from hpckit.sandbox.lifecycle import require_recorded_options
 
 pytestmark = pytest.mark.slurm
 
@@ -80,7 +80,9 @@ def names_of_loopback(folder: Path, *nodes: str) -> Iterator[None]:
     """Let the own name of each node stand for 127.0.1.1, as Debian's installer writes it."""
     with contextlib.ExitStack() as undone:
         for node in nodes:
-            slurmd = process.recorded_pid(daemons.slurmd_name(required_options().node(node)))
+            slurmd = process.find_recorded_pid(
+                daemons.slurmd_record_name(require_recorded_options().find_node(node))
+            )
             inside = ["nsenter", f"--target={slurmd}", "--mount"]
             lines = Path("/etc/hosts").read_text().splitlines()
             kept = [line for line in lines if line.startswith("10.") and node not in line.split()]

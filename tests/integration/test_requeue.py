@@ -16,16 +16,16 @@ from asked import asking
 from integration.conftest import Sandbox
 
 from hpckit.model.cluster.allocation import RequeueResult
-from hpckit.model.cluster.nodes import expand_nodes
+from hpckit.model.cluster.nodes import expand_hostlist
 from hpckit.model.cluster.preemption import PreemptMode
 from hpckit.model.failure import Cause
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, RequeueOutcome
-from hpckit.slurm.cancel import cancel
+from hpckit.slurm.cancel import cancel_jobs
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.job_limits import ending, job_limits
-from hpckit.slurm.query import excluded_nodes, observe_queued
-from hpckit.slurm.requeue import JobAttempt, requeue, requeue_or_cancel
+from hpckit.slurm.job_limits import ask_job_limits, ask_why_job_ends
+from hpckit.slurm.query import ask_excluded_nodes, observe_queued_job
+from hpckit.slurm.requeue import JobAttempt, requeue_job, requeue_or_cancel
 
 pytestmark = pytest.mark.slurm
 
@@ -75,7 +75,7 @@ class Queue:
 
     def see(self, job: str) -> Observation:
         """Ask what a job does."""
-        seen = observe_queued(job, self.commands, datetime.now(UTC))
+        seen = observe_queued_job(job, self.commands, datetime.now(UTC))
         assert seen is not None
         return seen
 
@@ -98,10 +98,8 @@ class Queue:
 
     def requeue(self, job: str, *exclude: str, owned: bool = True) -> RequeueResult:
         """Ask for a new attempt, as the first attempt of this job."""
-        attempt = JobAttempt(
-            job=job, restart_count=0, asked=asking(nodes=1), owns_run=lambda: owned
-        )
-        return requeue(self.commands, attempt, exclude=exclude, patience=timedelta(minutes=2))
+        attempt = JobAttempt(job=job, restart_count=0, asked=asking(nodes=1), owns_run=lambda: owned)
+        return requeue_job(self.commands, attempt, exclude=exclude, patience=timedelta(minutes=2))
 
 
 @pytest.fixture
@@ -110,7 +108,7 @@ def queue(sandbox: Sandbox) -> Iterator[Queue]:
     commands = SlurmCommands(bin_dir=str(sandbox.bin_dir), environ={"PATH": "/usr/bin:/bin"})
     queue = Queue(sandbox=sandbox, commands=commands)
     yield queue
-    cancel(queue.jobs, commands)
+    cancel_jobs(queue.jobs, commands)
 
 
 def test_requeue_starts_a_job_anew_once(queue: Queue) -> None:
@@ -159,8 +157,8 @@ def test_requeue_of_an_element_leaves_its_array_alone(queue: Queue) -> None:
     again = queue.runs(f"{main}_0", restarts=1)
     assert "n1" not in again.nodes
     others = [queue.see(f"{main}_{index}") for index in (1, 2)]
-    assert [(one.state.text, one.restarts) for one in others] == [("RUNNING", 0)] * 2
-    assert excluded_nodes(f"{main}_1", queue.commands) == ()
+    assert [(other.state.text, other.restarts) for other in others] == [("RUNNING", 0)] * 2
+    assert ask_excluded_nodes(f"{main}_1", queue.commands) == ()
 
 
 def test_requeue_excludes_its_own_node_before_it_is_ended(queue: Queue, tmp_path: Path) -> None:
@@ -186,9 +184,9 @@ def test_requeue_keeps_what_was_excluded_before(queue: Queue) -> None:
     assert queue.requeue(job, "n1").excluded == ("n4", "n1")
     queue.runs(job, restarts=1)
     attempt = JobAttempt(job=job, restart_count=1, asked=asking(nodes=1), owns_run=lambda: True)
-    assert requeue(queue.commands, attempt).outcome is RequeueOutcome.requeued
+    assert requeue_job(queue.commands, attempt).outcome is RequeueOutcome.requeued
     queue.runs(job, restarts=2)
-    assert set(excluded_nodes(job, queue.commands)) == {"n1", "n4"}
+    assert set(ask_excluded_nodes(job, queue.commands)) == {"n1", "n4"}
 
 
 def test_requeue_leaves_a_job_the_nodes_it_needs(queue: Queue) -> None:
@@ -228,22 +226,22 @@ def _is_back_before_slurm_misses_a_node(queue: Queue) -> bool:
     step = "srun --nodes=2 --ntasks=2 --no-kill sleep 300"
     run = f"trap 'sleep 0.3; kill -KILL $!; exit' TERM; {step} & wait"
     job = queue.submit("--requeue", "--no-kill", "--nodes=2", run=run)
-    _, dead = expand_nodes(queue.runs(job).nodes)
+    _, dead = expand_hostlist(queue.runs(job).nodes)
     queue.sandbox.act("kill-node", dead)
     try:
         attempt = JobAttempt(
             job=job, restart_count=0, asked=asking(nodes=2), owns_run=lambda: True, lost=(dead,)
         )
-        outcome = requeue(queue.commands, attempt, exclude=[dead])
+        outcome = requeue_job(queue.commands, attempt, exclude=[dead])
         assert (outcome.outcome, outcome.excluded) == (RequeueOutcome.requeued, (dead,))
         again = queue.runs(job, restarts=1)
         was_first = not queue.sandbox.state_of_node(dead).startswith("down")
     finally:
         queue.sandbox.act("revive-node", dead)
-    nodes = expand_nodes(again.nodes)
+    nodes = expand_hostlist(again.nodes)
     assert len(nodes) == 2
     assert dead not in nodes
-    cancel([job], queue.commands)
+    cancel_jobs([job], queue.commands)
     return was_first
 
 
@@ -252,7 +250,7 @@ def test_job_whose_batch_host_died_is_started_anew_by_another_node(queue: Queue)
     job = queue.submit(
         "--requeue", "--no-kill", "--nodes=2", run="srun --nodes=2 --ntasks=2 --no-kill sleep 300"
     )
-    host, other = expand_nodes(queue.runs(job).nodes)
+    host, other = expand_hostlist(queue.runs(job).nodes)
     queue.sandbox.act("kill-node", host)
     try:
         left = queue.wait(job, lambda one: one.nodes == other, f"has lost {host}")
@@ -260,7 +258,7 @@ def test_job_whose_batch_host_died_is_started_anew_by_another_node(queue: Queue)
         attempt = JobAttempt(job=job, restart_count=0, asked=asking(nodes=2), owns_run=lambda: True)
         outcome = requeue_or_cancel(queue.commands, attempt, exclude=[host])
         assert (outcome.outcome, outcome.excluded) == (RequeueOutcome.requeued, (host,))
-        nodes = expand_nodes(queue.runs(job, restarts=1).nodes)
+        nodes = expand_hostlist(queue.runs(job, restarts=1).nodes)
     finally:
         queue.sandbox.act("revive-node", host)
     assert len(nodes) == 2
@@ -274,7 +272,7 @@ def test_cancelled_job_is_not_brought_back(queue: Queue, run: str) -> None:
     queue.runs(job)
     queue.sandbox.slurm("scancel", job)
     assert queue.requeue(job).outcome is RequeueOutcome.refused
-    assert ending(queue.commands, job, 0).cancelled
+    assert ask_why_job_ends(queue.commands, job, 0).cancelled
     ended = queue.wait(job, lambda one: one.state.ended, "has ended")
     assert ended.state.base is BaseState.cancelled
 
@@ -289,7 +287,7 @@ def test_limits_of_a_job_are_slurms(queue: Queue) -> None:
     before = time.monotonic()
     job = queue.submit("--time=7")
     queue.runs(job)
-    limits = job_limits(queue.commands, job, {})
+    limits = ask_job_limits(queue.commands, job, {})
     running = time.monotonic()
     assert limits.end_s is not None
     # Slurm tells moments in whole seconds.
@@ -303,16 +301,16 @@ def test_preemption_is_told_from_what_comes_after_it(queue: Queue) -> None:
     """Also during the grace; the next attempt does not count as preempted."""
     job = queue.submit("--requeue", "--exclusive", "--nodelist=n4", run="trap '' TERM; sleep 300")
     queue.runs(job)
-    assert ending(queue.commands, job, 0).runs_on
+    assert ask_why_job_ends(queue.commands, job, 0).runs_on
     urgent = queue.submit("--partition=urgent", "--exclusive", "--nodelist=n4", run="sleep 1")
     queue.sandbox.wait_until(
-        lambda: ending(queue.commands, job, 0).cause is Cause.preempted, f"{job} is preempted"
+        lambda: ask_why_job_ends(queue.commands, job, 0).cause is Cause.preempted, f"{job} is preempted"
     )
     queue.wait(job, lambda one: one.restarts == 1, "is requeued")
-    assert ending(queue.commands, job, 0).cause is Cause.preempted
+    assert ask_why_job_ends(queue.commands, job, 0).cause is Cause.preempted
     assert queue.requeue(job).message.startswith("requeued already")
     queue.wait(urgent, lambda one: one.state.ended, "has ended")
     queue.runs(job, restarts=1)
-    assert ending(queue.commands, job, 1).runs_on
+    assert ask_why_job_ends(queue.commands, job, 1).runs_on
     queue.sandbox.slurm("scancel", job)
-    assert ending(queue.commands, job, 1).cancelled
+    assert ask_why_job_ends(queue.commands, job, 1).cancelled

@@ -50,10 +50,7 @@ def test_resume_submits_a_compact_array_of_what_failed(sandbox: Any, project: An
     fix(project)
     resumed = project.json("resume", "--wait")
     (job,) = resumed["jobs"]
-    assert [(run["index"], run["job"]) for run in resumed["runs"]] == [
-        (1, f"{job}_0"),
-        (2, f"{job}_1"),
-    ]
+    assert [(run["index"], run["job"]) for run in resumed["runs"]] == [(1, f"{job}_0"), (2, f"{job}_1")]
     runs = project.look()["runs"]
     assert [(run["state"], run["attempt"]) for run in runs] == [
         ("completed", 1),

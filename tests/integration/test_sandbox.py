@@ -75,9 +75,7 @@ def test_nodes_have_their_own_hostname_address_and_gpus(sandbox: Sandbox) -> Non
     """A step over all nodes meets a different hostname and address on each, and its GPU mask."""
     task = "echo $(hostname) $(hostname -i) $CUDA_VISIBLE_DEVICES $(ls -x /sys/class/net)"
     size = str(len(sandbox.nodes))
-    told = sandbox.slurm(
-        "srun", "-N", size, "-n", size, "--gpus-per-node=2", "--mem=100", "bash", "-c", task
-    )
+    told = sandbox.slurm("srun", "-N", size, "-n", size, "--gpus-per-node=2", "--mem=100", "bash", "-c", task)
     rows = sorted(line.split() for line in told.splitlines())
     assert [row[0] for row in rows] == sorted(sandbox.nodes)
     assert len({row[1] for row in rows}) == len(sandbox.nodes)
@@ -133,22 +131,11 @@ def test_unknown_node_is_refused_with_the_names_there_are(sandbox: Sandbox) -> N
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_cut_node_runs_on_unheard_and_heals(
-    sandbox: Sandbox, jobs: list[str], tmp_path: Path
-) -> None:
+def test_cut_node_runs_on_unheard_and_heals(sandbox: Sandbox, jobs: list[str], tmp_path: Path) -> None:
     """A cut node's job runs on while no other node reaches it; healing brings it back unharmed."""
     file, node, other = tmp_path / "ticks", sandbox.nodes[-1], sandbox.nodes[0]
     job = start_ticking(sandbox, jobs, file, f"--nodelist={node}")
-    reach = [
-        "srun",
-        "-n1",
-        f"--nodelist={other}",
-        "timeout",
-        "2",
-        "bash",
-        "-c",
-        f"</dev/tcp/{node}/6818",
-    ]
+    reach = ["srun", "-n1", f"--nodelist={other}", "timeout", "2", "bash", "-c", f"</dev/tcp/{node}/6818"]
     assert sandbox.try_slurm(*reach).returncode == 0
     sandbox.act("cut-node", node)
     try:
@@ -191,18 +178,14 @@ def test_urgent_job_preempts_a_batch_job_which_is_requeued(
     sandbox.wait_until(lambda: file.read_text().splitlines() == twice, f"job {job} starts again")
 
 
-def test_killed_node_goes_down_and_revives(
-    sandbox: Sandbox, jobs: list[str], tmp_path: Path
-) -> None:
+def test_killed_node_goes_down_and_revives(sandbox: Sandbox, jobs: list[str], tmp_path: Path) -> None:
     """Everything on a killed node dies at once; Slurm notices, ends its job, and takes it back."""
     file, node = tmp_path / "ticks", sandbox.nodes[-1]
     job = start_ticking(sandbox, jobs, file, f"--nodelist={node}", "--no-requeue")
     sandbox.act("kill-node", node)
     ticks = file.read_text()
     try:
-        sandbox.wait_until(
-            lambda: "down" in sandbox.state_of_node(node), f"{node} is down", patience_s=180
-        )
+        sandbox.wait_until(lambda: "down" in sandbox.state_of_node(node), f"{node} is down", patience_s=180)
         assert file.read_text() == ticks
         sandbox.wait_until(lambda: sandbox.state_of_job(job) in {"", "NODE_FAIL"}, "it fails")
     finally:

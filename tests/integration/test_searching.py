@@ -8,8 +8,8 @@ import pytest
 from integration.conftest import Sandbox
 from integration.project import Project
 
-from hpckit.record.launches import load_launch, read_runs
-from hpckit.record.store import read_lines
+from hpckit.record.launches import load_launch, read_run_records
+from hpckit.record.store import read_json_lines
 from hpckit.record.trials import read_trial
 
 pytest.importorskip("optuna")
@@ -22,9 +22,7 @@ REPORT = (
 )
 
 
-def test_adaptive_sweep_learns_on_the_cluster_with_nobody_logged_in(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_adaptive_sweep_learns_on_the_cluster_with_nobody_logged_in(sandbox: Sandbox, tmp_path: Path) -> None:
     """Runs ask one shared study from several nodes: each a trial of its own, each told once."""
     project = Project(tmp_path / "project")
     project.create()
@@ -35,7 +33,7 @@ def test_adaptive_sweep_learns_on_the_cluster_with_nobody_logged_in(
     )
     launch = load_launch(project.launch_folder())
     sandbox.wait_until(
-        lambda: all(run.state.ended for run in read_runs(launch)), "all runs have ended"
+        lambda: all(run.state.ended for run in read_run_records(launch)), "all runs have ended"
     )
     given = [read_trial(launch.paths.run(run).trial) for run in range(RUNS)]
     trials = [trial for trial in given if trial is not None]
@@ -48,6 +46,6 @@ def test_adaptive_sweep_learns_on_the_cluster_with_nobody_logged_in(
     journal = launch.paths.journal
 
     def told() -> int:
-        return sum(line.get("state") == 1 for line in read_lines(journal))
+        return sum(line.get("state") == 1 for line in read_json_lines(journal))
 
     sandbox.wait_until(lambda: told() == RUNS, "the study has been told of all runs")

@@ -87,9 +87,7 @@ def test_runs_that_share_jobs_are_disturbed_by_no_other(sandbox: Sandbox, projec
     assert (job["shared_job"]["jobs"], job["shared_job"]["slots"]) == (2, 8)
     short, all_begun = set(range(2, WAITING.start)), set(range(len(DOES)))
     sandbox.wait_until(
-        lambda: (
-            noted(project, "began").keys() == all_begun and noted(project, "ended").keys() >= short
-        ),
+        lambda: noted(project, "began").keys() == all_begun and noted(project, "ended").keys() >= short,
         "the short runs have ended, and all others run",
         patience_s=240,
     )

@@ -15,12 +15,12 @@ import pytest
 from hpckit.errors import SchedulerRefusedError
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, RunState
-from hpckit.slurm.cancel import cancel
+from hpckit.slurm.cancel import cancel_jobs
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.query import find_by_name, observe
-from hpckit.slurm.script import render_script
-from hpckit.slurm.step import agent_step, step_environment
-from hpckit.slurm.submit import submit
+from hpckit.slurm.query import find_jobs_by_name, observe_jobs
+from hpckit.slurm.script import render_batch_script
+from hpckit.slurm.step import build_agent_srun_command, build_srun_environment
+from hpckit.slurm.submit import submit_job
 
 SHIPPED = Path(__file__).parents[2] / "slurm_templates"
 HOSTILE = 'it\'s a "folder" $(touch pwned) `touch pwned` %j %% #é; touch pwned'
@@ -46,18 +46,18 @@ class Cluster:
         program.write_text(f"#!/bin/bash\n{run}\n")
         program.chmod(0o755)
         plan = self.plan(folder, **{"python": str(program), "name": self.folder.name, **values})
-        text = render_script(plan, plan.jobs[0], [SHIPPED])
+        text = render_batch_script(plan, plan.jobs[0], [SHIPPED])
         (folder / "job-0.sbatch").write_text(text)
         return plan.jobs[0], text, folder
 
     def send(self, run: str, **values: Any) -> str:
         """Freeze and submit; return the job id."""
         job, text, folder = self.freeze(run, **values)
-        return submit(text, job, folder, self.commands)
+        return submit_job(text, job, folder, self.commands)
 
     def observe(self, *jobs: str) -> dict[str, Observation]:
         """Ask once."""
-        return observe(jobs, self.commands, datetime.now(UTC))
+        return observe_jobs(jobs, self.commands, datetime.now(UTC))
 
     def wait(self, jobs: Sequence[str], until: Callable[[Observation], bool]) -> list[Observation]:
         """Ask until it is true of every job."""
@@ -103,7 +103,7 @@ def cluster(
     folder.mkdir()
     commands = SlurmCommands(bin_dir=str(slurm.bin_dir), environ=environ)
     yield Cluster(commands=commands, environ=environ, folder=folder, plan=plan_of_one_job)
-    cancel(find_by_name(name, commands), commands)
+    cancel_jobs(find_jobs_by_name(name, commands), commands)
 
 
 def test_job_ends_as_its_supervisor_does(cluster: Cluster) -> None:
@@ -133,14 +133,14 @@ def test_waiting_elements_are_observed_too(cluster: Cluster) -> None:
     cluster.wait(jobs[:2], lambda one: one.state.base is BaseState.running)
     waiting = cluster.observe(*jobs[2:])
     assert [one.state.base for one in waiting.values()] == [BaseState.pending] * 3
-    cancel(jobs, cluster.commands)
+    cancel_jobs(jobs, cluster.commands)
     assert {state for state, _ in cluster.ends(*jobs)} == {BaseState.cancelled}
 
 
 def test_some_elements_are_cancelled_and_others_not(cluster: Cluster) -> None:
     """Cancelling names elements: the others go on."""
     main = cluster.send("sleep 2", runs=4)
-    cancel([f"{main}_1", f"{main}_3"], cluster.commands)
+    cancel_jobs([f"{main}_1", f"{main}_3"], cluster.commands)
     states = [state for state, _ in cluster.ends(*(f"{main}_{index}" for index in range(4)))]
     assert states == [BaseState.completed, BaseState.cancelled] * 2
 
@@ -149,15 +149,13 @@ def test_cancelling_what_is_over_is_no_error(cluster: Cluster) -> None:
     """A cancel that comes too late changes nothing and raises nothing."""
     job = cluster.send("exit 0")
     before = cluster.ends(job)
-    cancel([job, "99999999"], cluster.commands)
+    cancel_jobs([job, "99999999"], cluster.commands)
     assert cluster.ends(job) == before
 
 
 def test_hostile_folder_is_passed_on_unharmed(cluster: Cluster) -> None:
     """Quotes, dollars, percent signs in a folder: the log lies there, and nothing is run."""
-    job = cluster.send(
-        'pwd; printf "%s|" "$@"; find . -name pwned', name=HOSTILE, comment=f"{HOSTILE}\nx"
-    )
+    job = cluster.send('pwd; printf "%s|" "$@"; find . -name pwned', name=HOSTILE, comment=f"{HOSTILE}\nx")
     assert cluster.ends(job) == [(BaseState.completed, 0)]
     folder = cluster.folder / HOSTILE
     (log,) = cluster.logs(HOSTILE).values()
@@ -172,13 +170,13 @@ def test_script_runs_when_sent_by_hand_from_anywhere_again_and_again(
     _, _, folder = cluster.freeze('echo "in $PWD"', name="by hand")
     for _ in range(2):
         subprocess.run(
-            cluster.commands.argv("sbatch", str(folder / "job-0.sbatch")),
+            cluster.commands.build_command_line("sbatch", str(folder / "job-0.sbatch")),
             cwd=tmp_path,
             env=cluster.environ,
             check=True,
             capture_output=True,
         )
-    jobs = find_by_name(cluster.folder.name, cluster.commands)
+    jobs = find_jobs_by_name(cluster.folder.name, cluster.commands)
     assert cluster.ends(*jobs) == [(BaseState.completed, 0)] * 2
     logs = cluster.logs("by hand")
     assert set(logs) == {f"job-0-{job}.log" for job in jobs}
@@ -189,8 +187,8 @@ def test_job_is_found_by_its_name(cluster: Cluster) -> None:
     """A submission whose answer was lost is found by the name of its job, also when it is over."""
     first, second = cluster.send("exit 0", name="a", runs=2), cluster.send("exit 0", name="b")
     cluster.ends(f"{first}_0", f"{first}_1", second)
-    assert find_by_name(cluster.folder.name, cluster.commands) == (first, second)
-    assert find_by_name("never-submitted", cluster.commands) == ()
+    assert find_jobs_by_name(cluster.folder.name, cluster.commands) == (first, second)
+    assert find_jobs_by_name("never-submitted", cluster.commands) == ()
 
 
 def test_partition_that_does_not_exist_is_refused(cluster: Cluster) -> None:
@@ -228,10 +226,10 @@ def test_step_starts_one_agent_on_each_node(cluster: Cluster, plan_of_one_job: A
     agent = 'echo "agent $SLURM_STEP_NUM_TASKS $SLURM_PROCID $SLURM_NODEID $SLURM_CPUS_PER_TASK'
     agent += ' $SLURM_STEP_GPUS $CUDA_VISIBLE_DEVICES"'
     resources = plan_of_one_job(cluster.folder, **shape).jobs[0].resources
-    argv = agent_step(resources, ["sh", "-c", agent])
+    argv = build_agent_srun_command(resources, ["sh", "-c", agent])
     words = " ".join(f"'{word}'" for word in argv)
-    known = cluster.commands.argv("srun")[0]
-    kept = step_environment({"SLURM_JOB_ID": "", "SLURM_NTASKS": "", "SLURM_MEM_PER_NODE": ""})
+    known = cluster.commands.build_command_line("srun")[0]
+    kept = build_srun_environment({"SLURM_JOB_ID": "", "SLURM_NTASKS": "", "SLURM_MEM_PER_NODE": ""})
     assert set(kept) == {"SLURM_JOB_ID"}
     unset = "for name in ${!SLURM_NTASKS*} ${!SLURM_MEM_*} ${!SLURM_CPUS_PER_*} ${!SLURM_TRES_*}"
     run = f'{unset}; do unset "$name"; done; PATH="$(dirname {known}):$PATH" {words}'

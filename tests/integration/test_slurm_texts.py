@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from hpckit.model.run import Observation
-from hpckit.slurm.cancel import cancel
+from hpckit.slurm.cancel import cancel_jobs
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.query import observe
-from hpckit.slurm.script import render_script
-from hpckit.slurm.submit import submit
+from hpckit.slurm.query import observe_jobs
+from hpckit.slurm.script import render_batch_script
+from hpckit.slurm.submit import submit_job
 
 SHIPPED = Path(__file__).parents[2] / "slurm_templates"
 COMMENT = "a 'b' \"c\" $(id) `id` \\ \\\\ \\' #d %j %% é ü 漢 end"
@@ -31,11 +31,11 @@ def send(
 
     def _send(folder: Path = tmp_path, **values: Any) -> tuple[str, SlurmCommands]:
         plan = plan_of_one_job(folder, **values)
-        text = render_script(plan, plan.jobs[0], [SHIPPED])
+        text = render_batch_script(plan, plan.jobs[0], [SHIPPED])
         (folder / "logs").mkdir(exist_ok=True)
         (folder / "launch.json").write_text("{}")
         (folder / "job-0.sbatch").write_text(text)
-        return submit(text, plan.jobs[0], folder, commands), commands
+        return submit_job(text, plan.jobs[0], folder, commands), commands
 
     return _send
 
@@ -44,14 +44,12 @@ def test_comment_arrives_letter_by_letter(send: Callable[..., Any]) -> None:
     """What stands in an #SBATCH line is read by sbatch as it was meant."""
     job, commands = send(comment=COMMENT, additional_parameters=(("hold", True),))
     shown = commands.run("scontrol", "show", "job", job)
-    cancel([job], commands)
+    cancel_jobs([job], commands)
     (line,) = [line for line in shown.splitlines() if line.strip().startswith("Comment=")]
     assert line.strip().removeprefix("Comment=") == COMMENT
 
 
-def test_log_that_cannot_be_opened_is_told(
-    send: Callable[..., Any], sandbox: Any, tmp_path: Path
-) -> None:
+def test_log_that_cannot_be_opened_is_told(send: Callable[..., Any], sandbox: Any, tmp_path: Path) -> None:
     """A job whose node cannot write the log fails; its observation says why, where Slurm does."""
     job, commands = send(additional_parameters=(("hold", True),))
     (tmp_path / "logs").rmdir()
@@ -59,7 +57,7 @@ def test_log_that_cannot_be_opened_is_told(
     commands.run("scontrol", "release", job)
 
     def seen() -> Observation:
-        return observe([job], commands, datetime.now(UTC))[job]
+        return observe_jobs([job], commands, datetime.now(UTC))[job]
 
     sandbox.wait_until(lambda: seen().state.ended, "the job has ended")
     found = seen()

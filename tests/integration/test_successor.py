@@ -12,8 +12,8 @@ from cli_world import make_context
 
 from hpckit.context import Context
 from hpckit.model.cluster.allocation import AttemptRequest
-from hpckit.operations.successor import drop_successor, hand_to_successor, queue_successor
-from hpckit.record.launches import load_launch, read_runs
+from hpckit.operations.successor import cancel_successor, exclude_successor_nodes, queue_successor
+from hpckit.record.launches import load_launch, read_run_records
 
 pytestmark = pytest.mark.slurm
 
@@ -39,7 +39,7 @@ def test_successor_begins_when_its_element_has_ended_and_not_before(
     assert not launch.jobs[0].requeue
 
     def begun() -> bool:
-        return all(one.round is not None for one in read_runs(launch))
+        return all(record.round is not None for record in read_run_records(launch))
 
     sandbox.wait_until(begun, "both runs have begun")
     job = queue_successor(launch, 1, launch.jobs[0], f"{main}_1", context)
@@ -47,9 +47,9 @@ def test_successor_begins_when_its_element_has_ended_and_not_before(
     assert job is not None
     assert other is not None
     assert [sandbox.state_of_job(one) for one in (job, other)] == ["PENDING", "PENDING"]
-    handed = hand_to_successor(launch, 1, launch.jobs[0], AttemptRequest(excluded=("n1",)), context)
+    handed = exclude_successor_nodes(launch, 1, launch.jobs[0], AttemptRequest(excluded=("n1",)), context)
     assert (handed.outcome, handed.excluded) == ("requeued", ("n1",)), handed.message
-    (lost,) = read_runs(launch, [1])
+    (lost,) = read_run_records(launch, [1])
     assert lost.supervisor is not None
     os.kill(lost.supervisor[1], signal.SIGKILL)
 
@@ -60,9 +60,9 @@ def test_successor_begins_when_its_element_has_ended_and_not_before(
         return found == (job, 2, "running")
 
     sandbox.wait_until(succeeded, "the successor runs")
-    assert read_runs(launch, [1])[0].nodes != ("n1",)
+    assert read_run_records(launch, [1])[0].nodes != ("n1",)
     assert sandbox.state_of_job(other) == "PENDING"
-    assert drop_successor(launch, 0, f"{main}_0", context)
+    assert cancel_successor(launch, 0, f"{main}_0", context)
     (project.folder / "fixed").touch()
     assert [run["attempt"] for run in project.ended()["runs"]] == [1, 2]
     assert [run["state"] for run in project.look()["runs"]] == ["completed"] * 2

@@ -83,17 +83,12 @@ def launched(project: Project, gpus: Path, *words: str) -> list[dict[str, Any]]:
 
 @thorough
 @pytest.mark.timeout(400)
-def test_what_holds_a_run_back_is_named_and_a_healthy_run_is_not(
-    tmp_path: Path, gpus: Path
-) -> None:
+def test_what_holds_a_run_back_is_named_and_a_healthy_run_is_not(tmp_path: Path, gpus: Path) -> None:
     """Waiting for data, heat, an idle GPU: each has its verdict, and no other; energy is told."""
     project = Project(tmp_path / "project")
     project.create()
     runs = launched(project, gpus, f"+params.scenario={','.join(ALONE)}", "-m")
-    verdicts = {
-        run["overrides"]["params.scenario"]: [one["kind"] for one in run["verdicts"]]
-        for run in runs
-    }
+    verdicts = {run["overrides"]["params.scenario"]: [one["kind"] for one in run["verdicts"]] for run in runs}
     assert verdicts == {
         "input": ["input_bound"],
         "throttled": ["throttled"],

@@ -66,9 +66,7 @@ def test_run_on_two_nodes_is_seen_from_the_login_node(
     done = project.hpckit("report", "-o", str(report))
     assert done.returncode == 0, done.stderr
     assert "the boss said no" in report.read_text()
-    sandbox.wait_until(
-        lambda: told.exists() and "finished" in told.read_text(), "the notices have arrived"
-    )
+    sandbox.wait_until(lambda: told.exists() and "finished" in told.read_text(), "the notices have arrived")
     notices = [json.loads(line) for line in told.read_text().splitlines() if line.startswith("{")]
-    kinds = sorted(one["kind"] for one in notices)
+    kinds = sorted(notice["kind"] for notice in notices)
     assert kinds == ["failed", "finished"], notices

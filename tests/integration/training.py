@@ -238,7 +238,7 @@ class Training:
 
     def recovery_s(self) -> list[float]:
         """Return how long it took from each fault to the next step that a new round began."""
-        struck = [_time(one) for one in self.faults()]
+        struck = [_time(fault) for fault in self.faults()]
         begun = [_time(event) for event in self.events("step_reached")]
         after = [min((at for at in begun if at > fault), default=None) for fault in struck]
         pairs = zip(struck, after, strict=True)

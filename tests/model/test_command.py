@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.model.command import invocation, shell_commands
+from hpckit.model.command import parse_invocation, parse_shell_commands
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_invocation_reads_as_the_interpreter_does(
     command: str, script: str | None, module: str | None, code: str | None, arguments: str
 ) -> None:
     """Options of the interpreter end at what it runs; what follows is that one's own."""
-    started = invocation(shlex.split(command))
+    started = parse_invocation(shlex.split(command))
     assert (started.script, started.module, started.code) == (script, module, code)
     assert started.arguments == tuple(arguments.split())
 
@@ -61,15 +61,15 @@ def test_invocation_reads_as_the_interpreter_does(
 )
 def test_shell_commands_are_told_apart(line: str, commands: list[list[str]]) -> None:
     """By what separates them, without assignments before them and files they write to."""
-    assert [list(one) for one, _ in shell_commands(line)] == commands
+    assert [list(one) for one, _ in parse_shell_commands(line)] == commands
 
 
 @given(st.lists(st.text(max_size=8), min_size=1), st.text(max_size=40))
 def test_reading_words_never_fails(words: list[str], line: str) -> None:
     """Whatever the words: at most one of script, module and code, and no word made up."""
     for first in (words[0], "python", "bash", "env"):
-        started = invocation([first, *words])
+        started = parse_invocation([first, *words])
         given = [one for one in (started.script, started.module, started.code) if one is not None]
         assert len(given) <= 1
         assert set(started.arguments) <= {first, *words}
-    assert all(command for command, _ in shell_commands(line))
+    assert all(command for command, _ in parse_shell_commands(line))

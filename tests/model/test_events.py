@@ -18,9 +18,7 @@ from hpckit.model.events import Event, decode_event, encode_event
 from hpckit.model.parallel.layout import Layout, LayoutReport, MeshAxis
 from hpckit.model.plain import LARGEST, LONGEST_S
 
-KINDS = sorted(
-    {vars(events)[kind.__name__] for kind in Event.__subclasses__()}, key=lambda kind: kind.kind
-)
+KINDS = sorted({vars(events)[kind.__name__] for kind in Event.__subclasses__()}, key=lambda kind: kind.kind)
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -63,9 +61,7 @@ def reports(draw: st.DrawFn) -> LayoutReport:
     """Draw what ranks can have reported: of other numbers there is no report."""
     layout = Layout(**{axis: draw(st.integers(1, 4)) for axis in MeshAxis})
     held = draw(st.integers(0, LARGEST))
-    return LayoutReport(
-        layout=layout, parameters=((layout.world_size, held),), model_parameters=held
-    )
+    return LayoutReport(layout=layout, parameters=((layout.world_size, held),), model_parameters=held)
 
 
 def instances_of(kind: Any) -> st.SearchStrategy[Any]:
@@ -132,18 +128,14 @@ def test_decode_of_an_unknown_kind_is_none() -> None:
 
 
 @given(st.sampled_from([kind.kind for kind in KINDS]), st.dictionaries(st.text(), _JSON))
-def test_decode_never_raises_on_a_record_of_another_shape(
-    kind: str, record: dict[str, Any]
-) -> None:
+def test_decode_never_raises_on_a_record_of_another_shape(kind: str, record: dict[str, Any]) -> None:
     """A damaged record is left out, never an error of the reader."""
     assert decode_event({**record, "event": kind}) is None or "at" in record
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
 @given(data=st.data())
-def test_decode_never_raises_on_fields_of_another_type(
-    kind: type[Event], data: st.DataObject
-) -> None:
+def test_decode_never_raises_on_fields_of_another_type(kind: type[Event], data: st.DataObject) -> None:
     """Any JSON in any field is read or left out."""
     names = [field.name for field in dataclasses.fields(kind)]
     record = {name: data.draw(_JSON) for name in names}

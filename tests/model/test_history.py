@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpckit.model import events
-from hpckit.model.history import LaunchHistory, read_history
+from hpckit.model.history import LaunchHistory, build_launch_history
 from hpckit.model.plan import JobSpec
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,7 +32,7 @@ def more(job: JobSpec) -> JobSpec:
 
 def told(job: JobSpec, *history: events.Event) -> LaunchHistory:
     """Return the history after job 0 was submitted as 7, and this."""
-    return read_history([job], [events.Submitted(at=AT, job_index=0, job="7"), *history])
+    return build_launch_history([job], [events.Submitted(at=AT, job_index=0, job="7"), *history])
 
 
 def added(job: JobSpec) -> events.JobAdded:
@@ -44,10 +44,10 @@ def test_history_gives_resumed_runs_to_their_new_job(job: JobSpec, more: JobSpec
     """From the resume on the old Slurm job is none of theirs; then the new one is."""
     history = told(job, added(more))
     assert history.slurm_jobs == {0: "7_0"}
-    assert [history.attempts_before(run) for run in range(3)] == [0, 1, 1]
-    history.take(events.Submitted(at=AT, job_index=1, job="9"))
+    assert [history.count_attempts_before_job(run) for run in range(3)] == [0, 1, 1]
+    history.apply_event(events.Submitted(at=AT, job_index=1, job="9"))
     assert history.slurm_jobs == {0: "7_0", 1: "9_0", 2: "9_1"}
-    assert [history.job_of(run).index for run in range(3)] == [0, 1, 1]
+    assert [history.find_job_of_run(run).index for run in range(3)] == [0, 1, 1]
 
 
 def test_history_forgets_a_cancellation_before_a_resume_only(job: JobSpec, more: JobSpec) -> None:
@@ -61,7 +61,7 @@ def test_history_takes_back_a_resume_that_was_refused(job: JobSpec, more: JobSpe
     """Refused, the runs are what they were: their earlier attempts are their latest."""
     refused = events.SubmitRefused(at=AT, job_index=1, message="no")
     history = told(job, added(more), refused)
-    assert [history.attempts_before(run) for run in range(3)] == [0, 0, 0]
+    assert [history.count_attempts_before_job(run) for run in range(3)] == [0, 0, 0]
     assert history.refused == {1: "no", 2: "no"}
 
 
@@ -76,7 +76,7 @@ def test_history_knows_whose_turn_a_local_run_is(job: JobSpec, more: JobSpec) ->
 def test_history_reads_the_same_with_added_jobs_known_before(job: JobSpec, more: JobSpec) -> None:
     """A launch read before the resume and one read after it understand the events alike."""
     event = added(more)
-    before, after = read_history([job], [event]), read_history([job, more], [event])
+    before, after = build_launch_history([job], [event]), build_launch_history([job, more], [event])
     assert before == after
 
 
@@ -98,24 +98,22 @@ def test_history_leaves_a_run_with_its_job_while_a_successor_waits(job: JobSpec)
     wish = events.CancelRequested(at=AT, runs=(1,))
     queued = events.Submitted(at=AT, job_index=1, job="9")
     history = told(job, wish, successor(job, 1, 1), queued)
-    assert (history.slurm_jobs[1], history.job_of(1).index) == ("7_1", 0)
-    assert history.successor_of(1) == "9"
+    assert (history.slurm_jobs[1], history.find_job_of_run(1).index) == ("7_1", 0)
+    assert history.find_successor_job(1) == "9"
     assert history.cancelled == {1}
-    assert history.attempts_before(1) == 0
+    assert history.count_attempts_before_job(1) == 0
 
 
 def test_history_makes_a_successor_the_run_s_job_when_it_has_one_itself(job: JobSpec) -> None:
     """The second successor is queued by an attempt of the first."""
     queued = events.Submitted(at=AT, job_index=1, job="9")
     history = told(job, successor(job, 1, 1), queued, successor(job, 2, 2))
-    assert (history.slurm_jobs[1], history.job_of(1).index) == ("9", 1)
-    assert history.attempts_before(1) == 1
-    assert history.successor_of(1) is None
+    assert (history.slurm_jobs[1], history.find_job_of_run(1).index) == ("9", 1)
+    assert history.count_attempts_before_job(1) == 1
+    assert history.find_successor_job(1) is None
 
 
-def test_history_forgets_a_successor_that_was_dropped_or_overtaken(
-    job: JobSpec, more: JobSpec
-) -> None:
+def test_history_forgets_a_successor_that_was_dropped_or_overtaken(job: JobSpec, more: JobSpec) -> None:
     """Refused or dropped it was never the run's; a resume takes its place."""
     dropped = events.SubmitRefused(at=AT, job_index=1, message="dropped")
     history = told(job, successor(job, 1, 1), dropped)

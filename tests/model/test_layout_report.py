@@ -16,8 +16,8 @@ from hpckit.model.parallel.layout import (
     Layout,
     LayoutReport,
     RankLayout,
-    layout_report,
-    run_lengths,
+    encode_run_lengths,
+    merge_rank_layouts,
 )
 from hpckit.model.run import RunRecord
 
@@ -33,10 +33,8 @@ def event(layout: Layout, *pairs: tuple[int, int]) -> events.LayoutReported:
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40))
 def test_run_lengths_lose_nothing(values: list[int]) -> None:
     """What is short on disk comes back rank by rank."""
-    pairs = run_lengths(values)
-    report = LayoutReport(
-        layout=Layout(replicate=len(values)), parameters=pairs, model_parameters=1
-    )
+    pairs = encode_run_lengths(values)
+    report = LayoutReport(layout=Layout(replicate=len(values)), parameters=pairs, model_parameters=1)
     assert list(report.per_rank) == values
     assert all(one != other for (_, one), (_, other) in pairwise(pairs))
 
@@ -45,7 +43,7 @@ def test_report_of_a_thousand_ranks_is_short_on_disk() -> None:
     """Every reader of the record reads it: two hundred bytes, not a number for each rank."""
     layout = Layout(replicate=125, shard=8)
     told = {rank: RankLayout(layout=layout, held=10**9, whole=8 * 10**9) for rank in range(1000)}
-    reported = events.LayoutReported(at=NOON, round=0, report=layout_report(told))
+    reported = events.LayoutReported(at=NOON, round=0, report=merge_rank_layouts(told))
     plain = events.encode_event(reported)
     assert len(json.dumps(plain)) < 300
     assert events.decode_event(plain) == reported
@@ -54,11 +52,8 @@ def test_report_of_a_thousand_ranks_is_short_on_disk() -> None:
 def test_whole_model_is_the_sum_of_its_pipeline_stages() -> None:
     """Replicas, shards and slices of matrices are the same parameters; stages are others."""
     layout = Layout(replicate=2, pipeline=2, shard=2)
-    told = {
-        rank: RankLayout(layout=layout, held=5, whole=10 if rank % 4 < 2 else 30)
-        for rank in range(8)
-    }
-    assert layout_report(told).model_parameters == 40
+    told = {rank: RankLayout(layout=layout, held=5, whole=10 if rank % 4 < 2 else 30) for rank in range(8)}
+    assert merge_rank_layouts(told).model_parameters == 40
 
 
 def test_ranks_that_disagree_are_named() -> None:
@@ -68,7 +63,7 @@ def test_ranks_that_disagree_are_named() -> None:
         1: RankLayout(layout=Layout(shard=2), held=1, whole=1),
     }
     with pytest.raises(ValueError, match="rank 1 has the layout shard 2, rank 0 has replicate 2"):
-        layout_report(told)
+        merge_rank_layouts(told)
 
 
 @pytest.mark.parametrize(
@@ -101,5 +96,5 @@ def test_latest_report_stays_after_the_end_and_into_the_next_attempt() -> None:
     )
     record = RunRecord(id="x.0", index=0, overrides=(), folder="/x")
     assert record.layout is None
-    assert record.fold([first, started]).layout == first.report
-    assert record.fold([first, started, second]).waiting().layout == second.report
+    assert record.apply_events([first, started]).layout == first.report
+    assert record.apply_events([first, started, second]).reset_to_pending().layout == second.report

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from hpckit.model.moment import (
-    local_clock,
-    local_minute,
-    local_moment,
-    local_second,
-    recorded_moment,
-    span_words,
+    format_local_datetime,
+    format_local_time_of_day,
+    format_local_time_to_minute,
+    format_local_time_to_second,
+    format_recorded_time,
+    format_time_span,
 )
 
 WINTER = datetime(2026, 1, 1, 23, 30, 5, tzinfo=UTC)
@@ -34,17 +34,20 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("berlin")
 def test_moments_are_local_with_their_zone() -> None:
     """The date changes with the zone, and summer time counts."""
-    assert local_moment(WINTER) == "2026-01-02 00:30:05 CET"
-    assert local_moment(SUMMER) == "2026-07-02 01:30:05 CEST"
-    assert (local_minute(WINTER), local_second(WINTER)) == ("01-02 00:30 CET", "01-02 00:30:05 CET")
-    assert local_clock(WINTER) == "00:30:05 CET"
+    assert format_local_datetime(WINTER) == "2026-01-02 00:30:05 CET"
+    assert format_local_datetime(SUMMER) == "2026-07-02 01:30:05 CEST"
+    assert (format_local_time_to_minute(WINTER), format_local_time_to_second(WINTER)) == (
+        "01-02 00:30 CET",
+        "01-02 00:30:05 CET",
+    )
+    assert format_local_time_of_day(WINTER) == "00:30:05 CET"
 
 
 @pytest.mark.usefixtures("berlin")
 def test_recorded_moments_are_shown_as_others() -> None:
     """What a file has as ISO 8601 is local, too; what is no time stays."""
-    assert recorded_moment("2026-01-01T23:30:05+00:00") == "2026-01-02 00:30:05 CET"
-    assert recorded_moment("?") == "?"
+    assert format_recorded_time("2026-01-01T23:30:05+00:00") == "2026-01-02 00:30:05 CET"
+    assert format_recorded_time("?") == "?"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,7 @@ def test_recorded_moments_are_shown_as_others() -> None:
 )
 def test_span_words_have_two_units(seconds: float, words: str) -> None:
     """More would not be read."""
-    assert span_words(timedelta(seconds=seconds)) == words
+    assert format_time_span(timedelta(seconds=seconds)) == words
 
 
 def test_a_zone_that_python_cannot_use_is_utc(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,5 +74,5 @@ def test_a_zone_that_python_cannot_use_is_utc(monkeypatch: pytest.MonkeyPatch) -
     with monkeypatch.context() as patched:
         patched.setenv("TZ", "UTC-25:61")
         time.tzset()
-        assert local_moment(WINTER) == "2026-01-01 23:30:05 UTC"
+        assert format_local_datetime(WINTER) == "2026-01-01 23:30:05 UTC"
     time.tzset()

@@ -16,7 +16,7 @@ import pytest
 
 import hpckit.model
 from hpckit.model.environment.health import DeviceSpeed
-from hpckit.model.plain import LONGEST_S, from_plain, plain_fields
+from hpckit.model.plain import LONGEST_S, attributes_to_json, from_plain
 
 OF_A_GPU = {
     "device": "GPU-1",
@@ -39,7 +39,7 @@ def test_speed_of_a_large_gpu_is_read() -> None:
 def rates() -> set[str]:
     """Return the names of the fields of the model that are rates of bytes or bits."""
     names: set[str] = set()
-    modules = [one.name for one in pkgutil.walk_packages(hpckit.model.__path__, "hpckit.model.")]
+    modules = [package.name for package in pkgutil.walk_packages(hpckit.model.__path__, "hpckit.model.")]
     for module in (*modules, "hpckit.features.interconnect.model"):
         for kind in vars(importlib.import_module(module)).values():
             if inspect.isclass(kind) and dataclasses.is_dataclass(kind):
@@ -79,9 +79,9 @@ def test_document_is_made_of_names_of_fields() -> None:
         size: int
         inner: Inner | None
 
-    found = plain_fields(Outer(7, Inner(Path("/data"))), "dir=inner.folder bytes=size", "inner")
+    found = attributes_to_json(Outer(7, Inner(Path("/data"))), "dir=inner.folder bytes=size", "inner")
     assert list(found.items()) == [("dir", "/data"), ("bytes", 7), ("inner", {"folder": "/data"})]
-    assert plain_fields(Outer(7, None), "dir=inner.folder size") == {"dir": None, "size": 7}
-    assert plain_fields(None, "size dir=inner.folder") == {"size": None, "dir": None}
+    assert attributes_to_json(Outer(7, None), "dir=inner.folder size") == {"dir": None, "size": 7}
+    assert attributes_to_json(None, "size dir=inner.folder") == {"size": None, "dir": None}
     with pytest.raises(AttributeError, match="length"):
-        plain_fields(Outer(7, None), "length")
+        attributes_to_json(Outer(7, None), "length")

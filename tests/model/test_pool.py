@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hpckit.model.pool import in_pool
+from hpckit.model.pool import derive_view_in_shared_job
 from hpckit.model.run import Observation, RunRecord, RunView
-from hpckit.model.states import RunState, parse_state
+from hpckit.model.states import RunState, parse_slurm_state
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 POOL = ("7_0", "7_1")
@@ -21,13 +21,13 @@ def found(slurm: tuple[str | None, str | None], restarts: int = 0, **record: Any
     fields = {"job": "7", **record}
     known = RunRecord(id="demo.0", index=0, overrides=(), folder="/f", **fields)
     observations = {
-        job: Observation(job=job, state=parse_state(said), seen_at=AT, restarts=restarts)
+        job: Observation(job=job, state=parse_slurm_state(said), seen_at=AT, restarts=restarts)
         for job, said in zip(POOL, slurm, strict=True)
         if said is not None
     }
     asked = any(slurm)
     present = RunView(record=known, observation=observations.get(known.job or ""), asked=asked)
-    return in_pool(present, POOL, observations, asked=asked)
+    return derive_view_in_shared_job(present, POOL, observations, asked=asked)
 
 
 @pytest.mark.parametrize("slurm", [("RUNNING", "PENDING"), ("COMPLETED", "RUNNING")])
@@ -36,15 +36,15 @@ def test_run_waits_while_a_job_lives(slurm: tuple[str, str]) -> None:
     fresh = found(slurm)
     interrupted = found(slurm, state=RunState.interrupted, exit_code=143, **BEGUN)
     assert [one.state for one in (fresh, interrupted)] == [RunState.pending] * 2
-    assert not fresh.settled
-    assert not interrupted.settled
+    assert not fresh.can_no_longer_change
+    assert not interrupted.can_no_longer_change
     assert (interrupted.record.attempt, interrupted.exit_code) == (1, None)
 
 
 def test_run_that_is_cancelled_while_it_waits_is_over() -> None:
     """No slot takes it any more, whatever its jobs do."""
     view = found(("RUNNING", "RUNNING"), cancel_requested=True)
-    assert (view.state, view.settled) == (RunState.cancelled, True)
+    assert (view.state, view.can_no_longer_change) == (RunState.cancelled, True)
 
 
 @pytest.mark.parametrize("state", [RunState.completed, RunState.failed, RunState.cancelled])
@@ -52,7 +52,7 @@ def test_run_that_is_cancelled_while_it_waits_is_over() -> None:
 def test_end_of_a_run_is_its_own(state: RunState, slurm: str) -> None:
     """Its job goes on with others, is requeued for them, or ends badly because of them."""
     view = found((slurm, "RUNNING"), restarts=1, state=state, exit_code=0, **BEGUN)
-    assert (view.state, view.settled) == (state, True)
+    assert (view.state, view.can_no_longer_change) == (state, True)
 
 
 def test_running_run_is_lost_with_its_own_job_alone() -> None:
@@ -82,11 +82,11 @@ def test_run_that_nobody_began_is_what_became_of_its_jobs(
 ) -> None:
     """With the last of them it is over, so that `resume` finds it."""
     view = found(slurm)
-    assert (view.state, view.settled) == (state, True)
+    assert (view.state, view.can_no_longer_change) == (state, True)
 
 
 def test_run_is_told_by_our_record_while_slurm_is_away() -> None:
     """Nobody answers: what waits waits, what ended has ended."""
     assert found((None, None)).state is RunState.pending
     ended = found((None, None), state=RunState.failed, exit_code=1, **BEGUN)
-    assert (ended.state, ended.settled) == (RunState.failed, True)
+    assert (ended.state, ended.can_no_longer_change) == (RunState.failed, True)

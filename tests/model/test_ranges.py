@@ -4,27 +4,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.model.counted import parse_ranges, ranges
+from hpckit.model.counted import format_ranges, parse_number_ranges
 
 
-@pytest.mark.parametrize(
-    ("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2, 7, 5, 4], "0-2, 4-5, 7")]
-)
+@pytest.mark.parametrize(("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2, 7, 5, 4], "0-2, 4-5, 7")])
 def test_ranges_are_short(numbers: list[int], text: str) -> None:
     """Neighbours become one range, in order."""
-    assert ranges(numbers) == text
+    assert format_ranges(numbers) == text
 
 
 @given(st.sets(st.integers(0, 99), min_size=1))
 def test_ranges_are_read_back(numbers: set[int]) -> None:
     """What is written is what is read."""
-    assert parse_ranges(ranges(numbers), 100) == numbers
+    assert parse_number_ranges(format_ranges(numbers), 100) == numbers
 
 
 def test_ranges_may_be_open() -> None:
     """`7-` is all from 7, also where 7 is the last one."""
-    assert parse_ranges("1, 7-", 10) == {1, 7, 8, 9}
-    assert parse_ranges("9-", 10) == {9}
+    assert parse_number_ranges("1, 7-", 10) == {1, 7, 8, 9}
+    assert parse_number_ranges("9-", 10) == {9}
 
 
 @pytest.mark.parametrize(
@@ -44,4 +42,4 @@ def test_ranges_may_be_open() -> None:
 def test_ranges_that_are_none_are_refused(text: str, said: str) -> None:
     """What is wrong is said, before a range of a billion is built."""
     with pytest.raises(ValueError, match=said):
-        parse_ranges(text, 10)
+        parse_number_ranges(text, 10)

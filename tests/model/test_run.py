@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit
 from hpckit.model.run import Observation, RunRecord, RunView
-from hpckit.model.states import BaseState, RunState, parse_state
+from hpckit.model.states import BaseState, RunState, parse_slurm_state
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 FRESH = RunRecord(id="demo.0", index=0, overrides=(), folder="/demo/runs/00000")
@@ -27,13 +27,7 @@ def moment(seconds: float) -> datetime:
 def began(attempt: int = 1, *, restarts: int = 0, at: float = 0) -> events.AttemptStarted:
     """Return the beginning of an attempt."""
     return events.AttemptStarted(
-        at=moment(at),
-        attempt=attempt,
-        job="7",
-        restart_count=restarts,
-        host="n1",
-        pid=42,
-        started="99",
+        at=moment(at), attempt=attempt, job="7", restart_count=restarts, host="n1", pid=42, started="99"
     )
 
 
@@ -57,7 +51,7 @@ HISTORY = (
 
 def test_fold_of_a_history_tells_the_latest_attempt() -> None:
     """Attempt, round, nodes, end and failure come from the events."""
-    record = FRESH.fold(HISTORY)
+    record = FRESH.apply_events(HISTORY)
     assert (record.state, record.attempt, record.round, record.step) == (RunState.failed, 1, 0, 0)
     assert (record.nodes, record.exit_code, record.job) == (("n1", "n2"), 1, "7")
     assert record.failure is not None
@@ -67,7 +61,7 @@ def test_fold_of_a_history_tells_the_latest_attempt() -> None:
 
 def test_fold_of_a_new_attempt_forgets_the_end_of_the_one_before() -> None:
     """A requeued run runs: the old failure is no longer its own, its latest step still is."""
-    record = FRESH.fold((*HISTORY, began(2, restarts=1, at=90)))
+    record = FRESH.apply_events((*HISTORY, began(2, restarts=1, at=90)))
     assert (record.state, record.attempt, record.restart_count) == (RunState.running, 2, 1)
     assert (record.failure, record.exit_code, record.ended_at, record.round) == (None,) * 4
     assert record.step == 0
@@ -76,36 +70,36 @@ def test_fold_of_a_new_attempt_forgets_the_end_of_the_one_before() -> None:
 @pytest.mark.parametrize("length", range(len(HISTORY) + 1))
 def test_fold_accepts_every_prefix(length: int) -> None:
     """However early a history was cut, there is a record and a state."""
-    record = FRESH.fold(HISTORY[:length])
+    record = FRESH.apply_events(HISTORY[:length])
     assert isinstance(RunView(record=record).state, RunState)
 
 
 def test_fold_accepts_every_order() -> None:
     """Lines that came in another order (a lagging file system) make no error."""
     few = (HISTORY[0], HISTORY[2], HISTORY[3], HISTORY[6])
-    assert all(isinstance(FRESH.fold(order), RunRecord) for order in permutations(few))
+    assert all(isinstance(FRESH.apply_events(order), RunRecord) for order in permutations(few))
 
 
 def test_fold_is_the_same_in_one_go_and_in_pieces() -> None:
     """Folding what is new onto what was known gives the same record."""
     for cut in range(len(HISTORY)):
-        assert FRESH.fold(HISTORY[:cut]).fold(HISTORY[cut:]) == FRESH.fold(HISTORY)
+        assert FRESH.apply_events(HISTORY[:cut]).apply_events(HISTORY[cut:]) == FRESH.apply_events(HISTORY)
 
 
 def observation(text: str, *, restarts: int = 0, at: float = 100, code: int = 0) -> Observation:
     """Return what Slurm says of job 7."""
     return Observation(
-        job="7", state=parse_state(text), seen_at=moment(at), restarts=restarts, exit_code=code
+        job="7", state=parse_slurm_state(text), seen_at=moment(at), restarts=restarts, exit_code=code
     )
 
 
 PENDING = replace(FRESH, job="7")
-RUNNING = PENDING.fold([began()])
-COMPLETED = RUNNING.fold([ended(RunState.completed)])
-RAISED = RUNNING.fold([ended(RunState.failed, Cause.exception)])
-KILLED = RUNNING.fold([ended(RunState.failed, Cause.signal)])
-STOPPED = RUNNING.fold([ended(RunState.interrupted, Cause.notice)])
-CANCELLED = RUNNING.fold([ended(RunState.cancelled)])
+RUNNING = PENDING.apply_events([began()])
+COMPLETED = RUNNING.apply_events([ended(RunState.completed)])
+RAISED = RUNNING.apply_events([ended(RunState.failed, Cause.exception)])
+KILLED = RUNNING.apply_events([ended(RunState.failed, Cause.signal)])
+STOPPED = RUNNING.apply_events([ended(RunState.interrupted, Cause.notice)])
+CANCELLED = RUNNING.apply_events([ended(RunState.cancelled)])
 
 WITH_SLURM = [
     # never begun by our record: Slurm alone knows
@@ -176,15 +170,15 @@ def test_state_beside_slurms_word(record: RunRecord, slurm: str, expected: RunSt
 def test_state_after_a_requeue_is_slurms(record: RunRecord, slurm: str, expected: RunState) -> None:
     """Once Slurm has restarted the job, our record of the attempt before is history."""
     view = RunView(record=record, observation=observation(slurm, restarts=1), asked=True)
-    assert view.requeued
+    assert view.requeued_since_last_attempt
     assert view.state is expected
 
 
 def test_state_of_a_requeued_run_with_a_new_attempt_is_our_records() -> None:
     """The attempt that belongs to Slurm's restart count is the current one again."""
-    record = STOPPED.fold([began(2, restarts=1, at=80), ended(RunState.completed, at=90)])
+    record = STOPPED.apply_events([began(2, restarts=1, at=80), ended(RunState.completed, at=90)])
     view = RunView(record=record, observation=observation("COMPLETED", restarts=1), asked=True)
-    assert (view.requeued, view.state) == (False, RunState.completed)
+    assert (view.requeued_since_last_attempt, view.state) == (False, RunState.completed)
 
 
 def test_state_waits_where_slurm_does_not_count_restarts() -> None:
@@ -273,7 +267,7 @@ def test_state_after_a_cancellation_was_asked_for(
 )
 def test_settled_means_that_nothing_more_will_be_heard(view: RunView, expected: bool) -> None:  # noqa: FBT001
     """Waiting ends also where the end is unknown, and not while Slurm may requeue."""
-    assert view.settled is expected
+    assert view.can_no_longer_change is expected
 
 
 def test_exit_code_is_our_records_else_slurms() -> None:
@@ -311,4 +305,4 @@ def test_state_is_total(
 def test_record_keeps_the_latest_warnings() -> None:
     """What a run warned of is kept in order, the latest few."""
     said = [events.Warned(at=moment(number), message=str(number)) for number in range(9)]
-    assert FRESH.fold([began(), *said]).warnings == ("4", "5", "6", "7", "8")
+    assert FRESH.apply_events([began(), *said]).warnings == ("4", "5", "6", "7", "8")

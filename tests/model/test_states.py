@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.model.states import BaseState, RunState, StateFlag, parse_state
+from hpckit.model.states import BaseState, RunState, StateFlag, parse_slurm_state
 
 
 @pytest.mark.parametrize("base", list(BaseState))
 def test_every_base_state_means_something_for_a_run(base: BaseState) -> None:
     """The map from Slurm's states to ours is total; only the unknown word means unknown."""
-    state = parse_state(base.value)
+    state = parse_slurm_state(base.value)
     assert state.base is base
     assert (state.run_state is RunState.unknown) == (base is BaseState.unknown)
 
@@ -20,7 +20,7 @@ def test_every_base_state_means_something_for_a_run(base: BaseState) -> None:
 @pytest.mark.parametrize("flag", list(StateFlag))
 def test_every_flag_alone_has_a_base_state(flag: StateFlag) -> None:
     """A state shown as a flag only still means something for a run."""
-    state = parse_state(flag.value)
+    state = parse_slurm_state(flag.value)
     assert state.flags == {flag}
     assert state.run_state is not RunState.unknown
 
@@ -28,7 +28,7 @@ def test_every_flag_alone_has_a_base_state(flag: StateFlag) -> None:
 @given(st.text())
 def test_parse_state_never_raises_and_keeps_the_words(text: str) -> None:
     """Whatever a newer Slurm says is kept for people and never taken for an end."""
-    state = parse_state(text)
+    state = parse_slurm_state(text)
     assert state.text == text.strip()
     assert state.base is not BaseState.unknown or not state.ended
 
@@ -51,7 +51,7 @@ def test_parse_state_never_raises_and_keeps_the_words(text: str) -> None:
 )
 def test_parse_state_reads_every_wording(text: str, base: BaseState, ended: bool) -> None:  # noqa: FBT001
     """Suffixes, flags and unknown words are read for what they are."""
-    state = parse_state(text)
+    state = parse_slurm_state(text)
     assert (state.base, state.ended) == (base, ended)
 
 

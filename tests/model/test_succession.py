@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from hpckit.model.run import Observation, RunRecord, RunView
-from hpckit.model.states import RunState, parse_state
-from hpckit.views.launch_view import carried_on
+from hpckit.model.states import RunState, parse_slurm_state
+from hpckit.views.launch_view import switch_to_successor_job
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def seen(job: str, slurm: str) -> Observation:
     """Return what Slurm says of a job."""
-    return Observation(job=job, state=parse_state(slurm), seen_at=AT)
+    return Observation(job=job, state=parse_slurm_state(slurm), seen_at=AT)
 
 
 def view(state: RunState, slurm: str) -> RunView:
@@ -48,13 +48,13 @@ def view(state: RunState, slurm: str) -> RunView:
 )
 def test_run_stays_with_its_present_job(present: RunView, successor: str | None) -> None:
     """While that lives, when it has completed, and when the successor is no more."""
-    assert carried_on(present, None if successor is None else seen("9", successor)) is present
+    assert switch_to_successor_job(present, None if successor is None else seen("9", successor)) is present
 
 
 @pytest.mark.parametrize(("slurm", "state"), [("PENDING", "pending"), ("RUNNING", "running")])
 def test_run_is_its_successor_s_when_the_present_job_is_over(slurm: str, state: str) -> None:
     """The run waits, or starts, in its next job; the old end is not its end."""
-    found: Any = carried_on(view(RunState.running, "NODE_FAIL"), seen("9", slurm))
+    found: Any = switch_to_successor_job(view(RunState.running, "NODE_FAIL"), seen("9", slurm))
     assert (found.state, found.record.job, found.record.attempt) == (state, "9", 1)
     assert not found.settled
     assert found.exit_code is None

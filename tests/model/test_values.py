@@ -79,7 +79,7 @@ def made(of: str) -> dict[str, type[Any]]:
         """Without fields."""
 
     classes = (Pair, Base, Derived, State, Apart, Open, Nothing)
-    return {one.__name__: one for one in classes}
+    return {process_class.__name__: process_class for process_class in classes}
 
 
 EXAMPLES = {
@@ -161,7 +161,7 @@ def test_a_standard_dataclass_may_extend_one_of_ours() -> None:
         more: int = 0
 
     assert Theirs(number=1, more=2) == Theirs(number=1, more=2)
-    assert [one.name for one in dataclasses.fields(Theirs)] == ["number", "words", "more"]
+    assert [field.name for field in dataclasses.fields(Theirs)] == ["number", "words", "more"]
     assert values.field_names(Theirs) == ("number", "words", "more")
     assert values.replace(Theirs(number=1, more=2), number=3) == Theirs(number=3, more=2)
 

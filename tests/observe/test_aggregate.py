@@ -24,13 +24,13 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryRow,
 )
 from hpckit.observe.aggregate import (
-    coarser_events,
-    coarser_rows,
-    gpu_rows,
-    host_row,
+    build_gpu_rows,
+    build_host_row,
+    coarsen_rows,
+    compute_gauge_spread,
+    merge_repeated_events,
     merge_rows,
     merge_spreads,
-    spread_of,
 )
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
@@ -40,18 +40,14 @@ GPU_SAMPLES = st.builds(
     GpuSample,
     uuid=st.sampled_from(["GPU-1", "GPU-2"]),
     gauges=st.dictionaries(st.sampled_from(list(GpuGauge)[:3]), st.integers(0, 100), max_size=2),
-    counters=st.dictionaries(
-        st.sampled_from(list(GpuCounter)[:3]), st.integers(0, 100), max_size=2
-    ),
+    counters=st.dictionaries(st.sampled_from(list(GpuCounter)[:3]), st.integers(0, 100), max_size=2),
     reasons=st.frozensets(st.sampled_from(list(ClockReason)[:3])),
     troubles=st.frozensets(st.sampled_from(list(GpuTrouble)[:3]), max_size=1),
 )
 HOST_SAMPLES = st.builds(
     HostSample,
     gauges=st.dictionaries(st.sampled_from(list(HostGauge)[:3]), st.integers(0, 100), max_size=2),
-    counters=st.dictionaries(
-        st.sampled_from(list(HostCounter)[:3]), st.integers(0, 100), max_size=2
-    ),
+    counters=st.dictionaries(st.sampled_from(list(HostCounter)[:3]), st.integers(0, 100), max_size=2),
 )
 
 
@@ -60,8 +56,8 @@ def row_of(number: int, gpus: list[GpuSample], hosts: list[HostSample]) -> Telem
     return TelemetryRow(
         start=START + timedelta(seconds=30 * number),
         end=START + timedelta(seconds=30 * (number + 1)),
-        host=host_row(hosts) if hosts else None,
-        gpus=gpu_rows(gpus),
+        host=build_host_row(hosts) if hosts else None,
+        gpus=build_gpu_rows(gpus),
     )
 
 
@@ -95,7 +91,7 @@ def same(first: TelemetryRow, second: TelemetryRow) -> None:
 @given(VALUES)
 def test_a_spread_is_that_of_its_samples(values: list[int]) -> None:
     """Minimum, mean and maximum are exact; at least 95% of the samples are not above `p95`."""
-    spread = spread_of(values)
+    spread = compute_gauge_spread(values)
     assert (spread.min, spread.max, spread.count) == (min(values), max(values), len(values))
     assert spread.mean == pytest.approx(statistics.fmean(values))
     assert sum(value <= spread.p95 for value in values) >= 0.95 * len(values)
@@ -104,7 +100,10 @@ def test_a_spread_is_that_of_its_samples(values: list[int]) -> None:
 @given(VALUES, VALUES)
 def test_a_merged_spread_is_that_of_all_samples(first: list[int], second: list[int]) -> None:
     """Merging loses nothing but the exact 95th percentile, of which it keeps a bound."""
-    merged, whole = merge_spreads(spread_of(first), spread_of(second)), spread_of(first + second)
+    merged, whole = (
+        merge_spreads(compute_gauge_spread(first), compute_gauge_spread(second)),
+        compute_gauge_spread(first + second),
+    )
     assert (merged.min, merged.max, merged.count) == (whole.min, whole.max, whole.count)
     assert merged.mean == pytest.approx(whole.mean)
     assert merged.p95 >= whole.p95
@@ -122,7 +121,7 @@ def test_merging_does_not_depend_on_grouping(parts: list[TelemetryRow]) -> None:
 @settings(max_examples=15)
 def test_coarser_rows_cover_the_same_time_and_counters(parts: list[TelemetryRow]) -> None:
     """Nothing is lost at the edges: time, samples, and what counters stood at in the end."""
-    coarse = list(coarser_rows(parts, timedelta(minutes=2)))
+    coarse = list(coarsen_rows(parts, timedelta(minutes=2)))
     assert len(coarse) == 3
     assert [one.start for one in coarse[1:]] == [one.end for one in coarse[:-1]]
     assert (coarse[0].start, coarse[-1].end) == (parts[0].start, parts[-1].end)
@@ -132,15 +131,15 @@ def test_coarser_rows_cover_the_same_time_and_counters(parts: list[TelemetryRow]
 def test_the_first_row_stays_as_it_is() -> None:
     """What later counters are compared with is not merged into them."""
     sample = GpuSample(uuid="GPU-1", counters={GpuCounter.energy_j: 5})
-    first = TelemetryRow(start=START, end=START, gpus=gpu_rows([sample]))
+    first = TelemetryRow(start=START, end=START, gpus=build_gpu_rows([sample]))
     later = row_of(0, [sample], [])
-    assert list(coarser_rows([first, later], timedelta(hours=1))) == [first, later]
+    assert list(coarsen_rows([first, later], timedelta(hours=1))) == [first, later]
 
 
 def test_reasons_are_shares_of_samples() -> None:
     """A reason that held in one of four samples has a quarter."""
     reasons = [frozenset({ClockReason.power_cap}), *[frozenset[ClockReason]()] * 3]
-    (row,) = gpu_rows([GpuSample(uuid="GPU-1", reasons=one) for one in reasons])
+    (row,) = build_gpu_rows([GpuSample(uuid="GPU-1", reasons=reason) for reason in reasons])
     assert row.reasons == {ClockReason.power_cap: 0.25}
 
 
@@ -155,5 +154,5 @@ def test_equal_events_are_counted() -> None:
         )
         for number in range(120)
     ]
-    coarse = list(coarser_events(storm, timedelta(minutes=5)))
+    coarse = list(merge_repeated_events(storm, timedelta(minutes=5)))
     assert [(one.code, one.count) for one in coarse] == [(13, 59), (48, 1), (13, 60)]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hpckit.model.telemetry.vocabulary import GpuCounter, GpuGauge, GpuTrouble, TelemetryEventKind
-from hpckit.observe.amd import AmdBackend, open_amd
-from hpckit.observe.gpu_choice import GpuChoice, gpu_choice
+from hpckit.observe.amd import AmdBackend, open_amd_backend
+from hpckit.observe.gpu_choice import GpuChoice, read_gpus_given_to_run
 
 UNSUPPORTED = 2
 ALL = GpuChoice(whole_node=True)
@@ -122,9 +122,9 @@ def test_amdsmi_is_opened_where_it_is_installed(
 ) -> None:
     """Nodes without ROCm have no GPUs of AMD; others open them."""
     monkeypatch.setitem(sys.modules, "amdsmi", None)
-    assert open_amd(ALL) == (None, "")
+    assert open_amd_backend(ALL) == (None, "")
     monkeypatch.setitem(sys.modules, "amdsmi", fake_amdsmi(answers))
-    backend, note = open_amd(ALL)
+    backend, note = open_amd_backend(ALL)
     assert backend is not None
     assert "never run on AMD hardware" in note
     backend.close()
@@ -136,8 +136,8 @@ def test_amd_gpus_of_others_are_not_measured(answers: dict[str, Any]) -> None:
     answers["amdsmi_get_gpu_asic_info"] = {"asic_serial": "0xAB12"}
 
     def indices(environ: dict[str, str]) -> list[int]:
-        choice = gpu_choice({"SLURM_JOB_ID": "7", **environ})
-        return [one.index for one in AmdBackend(smi=fake_amdsmi(answers), choice=choice).devices()]
+        choice = read_gpus_given_to_run({"SLURM_JOB_ID": "7", **environ})
+        return [device.index for device in AmdBackend(smi=fake_amdsmi(answers), choice=choice).devices()]
 
     assert indices({}) == []
     assert indices({"ROCR_VISIBLE_DEVICES": "1"}) == [1]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.observe.gpu_choice import GPUS_ASKED, WHOLE_NODE, gpu_choice
+from hpckit.observe.gpu_choice import GPUS_ASKED, WHOLE_NODE, read_gpus_given_to_run
 
 UUIDS = [f"GPU-{number}aaa-bbb" for number in range(8)]
 IN_A_JOB = {"SLURM_JOB_ID": "7"}
@@ -18,8 +18,8 @@ ALL = list(range(8))
 
 def chosen(environ: dict[str, str], count: int = 8) -> list[int]:
     """Return which of so many GPUs a run with these variables has."""
-    choice = gpu_choice(environ)
-    return [index for index in range(count) if choice.includes(index, UUIDS[index], count)]
+    choice = read_gpus_given_to_run(environ)
+    return [index for index in range(count) if choice.includes_gpu(index, UUIDS[index], count)]
 
 
 @pytest.mark.parametrize(
@@ -56,32 +56,21 @@ def chosen(environ: dict[str, str], count: int = 8) -> list[int]:
         ({GPUS_ASKED: "4", **IN_A_JOB}, 4, [0, 1, 2, 3]),
         ({GPUS_ASKED: "4", **IN_A_JOB}, 8, []),
         ({GPUS_ASKED: WHOLE_NODE, "SLURM_STEP_GPUS": "0", **IN_A_JOB}, 8, ALL),
-        (
-            {
-                GPUS_ASKED: WHOLE_NODE,
-                "SLURM_STEP_GPUS": "0-3",
-                "HPCKIT_SLOT_GPUS": "1",
-                **IN_A_JOB,
-            },
-            8,
-            [1],
-        ),
+        ({GPUS_ASKED: WHOLE_NODE, "SLURM_STEP_GPUS": "0-3", "HPCKIT_SLOT_GPUS": "1", **IN_A_JOB}, 8, [1]),
     ],
 )
-def test_run_has_the_gpus_it_was_given(
-    environ: dict[str, str], count: int, expected: list[int]
-) -> None:
+def test_run_has_the_gpus_it_was_given(environ: dict[str, str], count: int, expected: list[int]) -> None:
     """By UUID, by Slurm's numbers, by what is visible; where nothing says so, none in a job."""
     assert chosen(environ, count) == expected
 
 
 def test_mig_devices_of_a_run_name_no_gpu_that_is_lost() -> None:
     """Only the driver knows which GPU has them; one that does not answer may be another job's."""
-    choice = gpu_choice({"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2", **IN_A_JOB})
-    assert choice.includes_part("MIG-1")
-    assert not choice.includes_part("MIG-3")
-    assert choice.may_include(0, 8, 0)
-    assert not choice.may_include(1, 8, 1)
+    choice = read_gpus_given_to_run({"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2", **IN_A_JOB})
+    assert choice.includes_mig_device("MIG-1")
+    assert not choice.includes_mig_device("MIG-3")
+    assert choice.may_include_gpu(0, 8, 0)
+    assert not choice.may_include_gpu(1, 8, 1)
 
 
 @given(st.sets(st.integers(0, 7), min_size=1))

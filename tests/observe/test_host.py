@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from hpckit.model.telemetry.vocabulary import HostCounter, HostGauge
-from hpckit.observe.host import HostReader, JobCgroup, RaplReader, job_cgroup, node_pressure
-from hpckit.observe.sysfs import find_ports, read_ports
+from hpckit.observe.host import (
+    HostReader,
+    JobCgroup,
+    RaplReader,
+    find_job_cgroup,
+    read_node_pressure_stall_times,
+)
+from hpckit.observe.sysfs import find_infiniband_ports, sum_infiniband_ports
 
 PRESSURE = """\
 some avg10=1.00 avg60=0.50 avg300=0.10 total=2500000
@@ -28,11 +34,11 @@ def write(root: Path, files: dict[str, object]) -> None:
 def test_this_host_is_measured() -> None:
     """On any machine with a kernel of Linux: shares are shares, memory adds up."""
     reader = HostReader()
-    reader.read()
+    reader.read_sample()
     until = time.monotonic() + 0.2  # the kernel counts CPU time in hundredths of a second
     while time.monotonic() < until:
         sum(range(1000))
-    sample = reader.read()
+    sample = reader.read_sample()
     assert 0 <= sample.gauges[HostGauge.cpu_share] <= 1
     assert sample.gauges[HostGauge.memory_available_bytes] > 1e6
     assert sample.counters[HostCounter.network_rx_bytes] >= 0
@@ -40,7 +46,7 @@ def test_this_host_is_measured() -> None:
 
 def test_a_host_that_hides_its_files_is_measured_without_them(tmp_path: Path) -> None:
     """In a container without /sys there is less, and no error."""
-    sample = HostReader(tmp_path).read()
+    sample = HostReader(tmp_path).read_sample()
     assert HostGauge.memory_used_bytes in sample.gauges
     hidden = {HostCounter.infiniband_tx_bytes, HostCounter.job_cpu_s, HostCounter.cpu_energy_j}
     assert not hidden & set(sample.counters)
@@ -49,14 +55,14 @@ def test_a_host_that_hides_its_files_is_measured_without_them(tmp_path: Path) ->
 def test_pressure_of_the_node_is_in_seconds(tmp_path: Path) -> None:
     """`some` is pressure, `full` is a stall; a CPU has no stall."""
     write(tmp_path, {f"proc/pressure/{name}": PRESSURE for name in ("cpu", "memory", "io")})
-    assert node_pressure(tmp_path) == {
+    assert read_node_pressure_stall_times(tmp_path) == {
         HostCounter.cpu_pressure_s: 2.5,
         HostCounter.memory_pressure_s: 2.5,
         HostCounter.memory_stall_s: 0.5,
         HostCounter.io_pressure_s: 2.5,
         HostCounter.io_stall_s: 0.5,
     }
-    assert node_pressure(tmp_path / "old kernel") == {}
+    assert read_node_pressure_stall_times(tmp_path / "old kernel") == {}
 
 
 def test_the_job_is_slurms_cgroup_around_this_process(tmp_path: Path) -> None:
@@ -75,13 +81,10 @@ def test_the_job_is_slurms_cgroup_around_this_process(tmp_path: Path) -> None:
             f"sys/fs/cgroup/{job}/io.stat": "8:0 rbytes=100 wbytes=7 rios=1\n8:16 rbytes=11",
         },
     )
-    folder = job_cgroup(tmp_path)
+    folder = find_job_cgroup(tmp_path)
     assert folder is not None
-    sample = JobCgroup(folder).read()
-    assert sample.gauges == {
-        HostGauge.job_memory_bytes: 4096,
-        HostGauge.job_memory_anonymous_bytes: 1024,
-    }
+    sample = JobCgroup(folder).read_usage()
+    assert sample.gauges == {HostGauge.job_memory_bytes: 4096, HostGauge.job_memory_anonymous_bytes: 1024}
     assert sample.counters == {
         HostCounter.job_cpu_s: pytest.approx(7),
         HostCounter.job_throttled_s: pytest.approx(1),
@@ -96,7 +99,7 @@ def test_the_job_is_slurms_cgroup_around_this_process(tmp_path: Path) -> None:
 def test_cgroup_version_one_is_no_job(tmp_path: Path) -> None:
     """Its files say other things: better none than wrong ones."""
     write(tmp_path, {"proc/self/cgroup": "4:memory:/slurm/uid_0/job_42\n0::/"})
-    assert job_cgroup(tmp_path) is None
+    assert find_job_cgroup(tmp_path) is None
 
 
 def test_infiniband_is_the_sum_of_its_ports(tmp_path: Path) -> None:
@@ -106,7 +109,7 @@ def test_infiniband_is_the_sum_of_its_ports(tmp_path: Path) -> None:
         counters = {"port_xmit_data": 100, "port_rcv_data": 50, "symbol_error": 1, "link_downed": 2}
         write(tmp_path, {f"{port}/counters/{name}": count for name, count in counters.items()})
         write(tmp_path, {f"{port}/state": state})
-    sample = read_ports(find_ports(tmp_path))
+    sample = sum_infiniband_ports(find_infiniband_ports(tmp_path))
     assert sample.gauges == {HostGauge.infiniband_ports_active: 1}
     assert sample.counters == {
         HostCounter.infiniband_tx_bytes: 800,
@@ -114,7 +117,7 @@ def test_infiniband_is_the_sum_of_its_ports(tmp_path: Path) -> None:
         HostCounter.infiniband_errors: 2,
         HostCounter.infiniband_links_downed: 4,
     }
-    assert read_ports(find_ports(tmp_path / "none")).counters == {}
+    assert sum_infiniband_ports(find_infiniband_ports(tmp_path / "none")).counters == {}
 
 
 def test_energy_of_processors_never_wraps_around(tmp_path: Path) -> None:
@@ -128,6 +131,6 @@ def test_energy_of_processors_never_wraps_around(tmp_path: Path) -> None:
     reader = RaplReader(tmp_path)
     write(tmp_path, {f"{zone}/energy_uj": 1_000_000})
     expected = {HostCounter.cpu_energy_j: pytest.approx(2), HostCounter.dram_energy_j: 0}
-    assert reader.read() == expected
+    assert reader.sum_package_joules() == expected
     write(tmp_path, {f"{zone}/energy_uj": 4_000_000})
-    assert reader.read()[HostCounter.cpu_energy_j] == pytest.approx(5)
+    assert reader.sum_package_joules()[HostCounter.cpu_energy_j] == pytest.approx(5)

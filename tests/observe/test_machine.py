@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from hpckit.model.environment.facts import DriverFacts, FolderRole
-from hpckit.observe.gpus import read_driver
+from hpckit.observe.gpus import read_driver_and_gpus
 from hpckit.observe.machine import (
-    granted_cpus,
-    granted_memory,
+    count_granted_cpus,
+    read_distribution_name,
     read_file_systems,
-    read_limits,
-    read_networks,
-    system_name,
+    read_granted_memory,
+    read_networks_usable_by_nccl,
+    read_process_limits,
 )
-from hpckit.observe.torch_probe import read_torch
+from hpckit.observe.torch_probe import probe_torch
 from hpckit.testing.nvml.fake_nvml import DRIVER, FakeNvml
 
 MIB = 2**20
@@ -44,10 +44,10 @@ def test_memory_is_the_least_of_all_cgroups_around(tmp_path: Path) -> None:
             f"{cgroups}/memory.max": str(512 * MIB),
         },
     )
-    assert granted_memory(root) == 512 * MIB
+    assert read_granted_memory(root) == 512 * MIB
     (root / cgroups / "memory.max").write_text("max")
-    assert granted_memory(root) == 1024 * MIB
-    assert granted_memory(tmp_path / "nothing") is None
+    assert read_granted_memory(root) == 1024 * MIB
+    assert read_granted_memory(tmp_path / "nothing") is None
 
 
 def test_memory_of_the_older_cgroups_is_known(tmp_path: Path) -> None:
@@ -60,26 +60,26 @@ def test_memory_of_the_older_cgroups_is_known(tmp_path: Path) -> None:
             "sys/fs/cgroup/memory/slurm/job_1/memory.limit_in_bytes": str(256 * MIB),
         },
     )
-    assert granted_memory(root) == 256 * MIB
+    assert read_granted_memory(root) == 256 * MIB
     limit = root / "sys/fs/cgroup/memory/slurm/job_1/memory.limit_in_bytes"
     limit.write_text("9223372036854771712")
-    assert granted_memory(root) == 1024 * MIB
+    assert read_granted_memory(root) == 1024 * MIB
 
 
 def test_cpus_follow_affinity_and_quota(tmp_path: Path) -> None:
     """A quota of half a CPU is half a CPU, whatever the affinity."""
     files = {"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "50000 100000"}
-    assert granted_cpus(put(tmp_path, files)) == 0.5
+    assert count_granted_cpus(put(tmp_path, files)) == 0.5
     (tmp_path / "sys/fs/cgroup/a/cpu.max").write_text("max 100000")
-    assert granted_cpus(tmp_path) == len(os.sched_getaffinity(0))
+    assert count_granted_cpus(tmp_path) == len(os.sched_getaffinity(0))
 
 
 def test_system_and_limits_are_those_of_this_process(tmp_path: Path) -> None:
     """The distribution's own name, and limits as numbers."""
     root = put(tmp_path, {"etc/os-release": 'ID=rocky\nPRETTY_NAME="Rocky Linux 9.4"\n'})
-    assert system_name(root) == "Rocky Linux 9.4"
-    assert system_name(tmp_path / "none") == "Linux"
-    limits = read_limits()
+    assert read_distribution_name(root) == "Rocky Linux 9.4"
+    assert read_distribution_name(tmp_path / "none") == "Linux"
+    limits = read_process_limits()
     assert None not in (limits.nofile, limits.memlock, limits.nproc, limits.stack)
 
 
@@ -138,10 +138,10 @@ def test_networks_tell_infiniband_from_efa(tmp_path: Path) -> None:
     )
     (root / verbs / "rdmap0/device").mkdir()
     (root / verbs / "rdmap0/device/driver").symlink_to(root / "drivers/efa")
-    bare = read_networks({}, root)
+    bare = read_networks_usable_by_nccl({}, root)
     assert (bare.infiniband_ports, bare.efa_devices, bare.net_plugins) == (1, 1, ())
     put(tmp_path, {"lib/libnccl-net.so": "", "lib/libfabric.so.1": ""})
-    found = read_networks({"LD_LIBRARY_PATH": f"/nowhere:{tmp_path}/lib"}, root)
+    found = read_networks_usable_by_nccl({"LD_LIBRARY_PATH": f"/nowhere:{tmp_path}/lib"}, root)
     assert found.net_plugins == (f"{tmp_path}/lib/libnccl-net.so",)
     assert found.libfabric == f"{tmp_path}/lib/libfabric.so.1"
 
@@ -151,7 +151,7 @@ def probe(tmp_path: Path, module: str | None, *, patience_s: float = 60) -> tupl
     if module is not None:
         put(tmp_path, {"torch/__init__.py": module})
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    facts = read_torch(environ, patience_s=patience_s)
+    facts = probe_torch(environ, patience_s=patience_s)
     return facts.installed, facts.version or "", facts.problem
 
 
@@ -159,7 +159,7 @@ def probe(tmp_path: Path, module: str | None, *, patience_s: float = 60) -> tupl
 def test_torch_that_is_here_is_described() -> None:
     """The real torch of these tests, imported in another process."""
     torch = pytest.importorskip("torch")
-    facts = read_torch(os.environ)
+    facts = probe_torch(os.environ)
     assert (facts.installed, facts.version) == (True, torch.__version__)
     assert facts.cuda == (torch.version.cuda or "")
     assert facts.import_s is not None
@@ -186,38 +186,38 @@ def test_torch_that_is_absent_is_not_unknown(tmp_path: Path) -> None:
     absent += "u.find_spec = lambda name, *a: None if name == 'torch' else o(name, *a)\n"
     put(tmp_path, {"sitecustomize.py": absent})
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    assert read_torch(environ, python=sys.executable).installed is False
-    assert read_torch(environ, python="/no/python").installed is None
+    assert probe_torch(environ, python=sys.executable).installed is False
+    assert probe_torch(environ, python="/no/python").installed is None
 
 
 def test_driver_and_gpus_come_from_nvml(nvml: FakeNvml) -> None:
     """Versions, memory, capability and MIG of each GPU of the job, and of no other one."""
     nvml.profile("h100", gpus=4)
-    found = read_driver({})
+    found = read_driver_and_gpus({})
     assert (found.version, found.cuda) == (DRIVER, "13.0")
     told = [(gpu.name, gpu.memory_bytes, gpu.capability, gpu.mig) for gpu in found.gpus or ()]
     assert told == [("NVIDIA H100 80GB HBM3", 80 * 2**30, "9.0", False)] * 4
-    hidden = read_driver({"CUDA_VISIBLE_DEVICES": "1,3"})
+    hidden = read_driver_and_gpus({"CUDA_VISIBLE_DEVICES": "1,3"})
     assert len(hidden.gpus or ()) == 2
     nvml.profile("a100", mig=(3, 4))
-    (divided,) = read_driver({}).gpus or ()
+    (divided,) = read_driver_and_gpus({}).gpus or ()
     assert (divided.capability, divided.mig) == ("8.0", True)
 
 
 def test_driver_that_is_absent_is_not_unknown(nvml: FakeNvml, tmp_path: Path) -> None:
     """No driver means no GPU; a broken one, or that of AMD, leaves all unknown."""
-    assert read_driver({}) == DriverFacts(version="", gpus=())
+    assert read_driver_and_gpus({}) == DriverFacts(version="", gpus=())
     put(tmp_path, {"dev/kfd": ""})
-    assert read_driver({}, tmp_path) == DriverFacts()
+    assert read_driver_and_gpus({}, tmp_path) == DriverFacts()
     nvml.profile("a100")
     nvml.change({"return.nvmlInitWithFlags": 18})
-    assert read_driver({}) == DriverFacts()
+    assert read_driver_and_gpus({}) == DriverFacts()
 
 
 def test_call_that_an_old_driver_lacks_is_unknown(nvml: FakeNvml) -> None:
     """What cannot be answered is None, and the rest is still told."""
     nvml.profile("a100")
     nvml.change({"driver.cuda": 0, "g0.capability": 0, "g0.mig.able": 0})
-    found = read_driver({})
+    found = read_driver_and_gpus({})
     assert (found.version, found.cuda) == (DRIVER, None)
     assert [(gpu.capability, gpu.mig) for gpu in found.gpus or ()] == [(None, None)]

@@ -31,7 +31,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetrySegment,
 )
 from hpckit.observe import segments
-from hpckit.observe.aggregate import gpu_rows, host_row
+from hpckit.observe.aggregate import build_gpu_rows, build_host_row
 from hpckit.observe.sampler import ROWS_A_TOTAL
 from hpckit.observe.segments import (
     COARSEST_S,
@@ -40,12 +40,12 @@ from hpckit.observe.segments import (
     ClosedSegment,
     SegmentWriter,
     close_segment,
-    due_segments,
-    expected_bytes,
+    estimate_coarsened_bytes,
+    find_segments_to_coarsen,
 )
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import json_line
-from hpckit.record.telemetry import closed_segments, segment_header, telemetry_nodes
+from hpckit.record.store import encode_json_line
+from hpckit.record.telemetry import list_closed_segments, list_telemetry_nodes, read_segment_header
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 MONTH = timedelta(days=31)
@@ -77,7 +77,7 @@ def full_row(number: int, row_s: float, gpus: int = 8) -> TelemetryRow:
     ]
     start = START + timedelta(seconds=row_s * number)
     end = start + timedelta(seconds=row_s)
-    return TelemetryRow(start=start, end=end, host=host_row(hosts), gpus=gpu_rows(samples))
+    return TelemetryRow(start=start, end=end, host=build_host_row(hosts), gpus=build_gpu_rows(samples))
 
 
 def bytes_after(span: timedelta, *, row_bytes: float, row_s: float) -> float:
@@ -99,7 +99,7 @@ def bytes_after(span: timedelta, *, row_bytes: float, row_s: float) -> float:
 
 def test_a_month_of_eight_gpus_stays_below_sixty_megabytes() -> None:
     """With the default settings, and rows as large as rows get, on a node that runs all along."""
-    row_bytes = len(json_line(encode_telemetry(full_row(1, 30))))
+    row_bytes = len(encode_json_line(encode_telemetry(full_row(1, 30))))
     row_s = Observe().row_s
     totals = row_bytes * timedelta(days=1).total_seconds() / row_s / ROWS_A_TOTAL
     largest = bytes_after(MONTH, row_bytes=row_bytes, row_s=row_s) + totals
@@ -116,9 +116,7 @@ def month(row_s: float, row_bytes: float, days: int) -> Iterator[tuple[ClosedSeg
 
 
 @given(
-    row_s=st.sampled_from([10.0, 30.0, 300.0]),
-    row_bytes=st.integers(500, 60_000),
-    limit=st.integers(1, 60),
+    row_s=st.sampled_from([10.0, 30.0, 300.0]), row_bytes=st.integers(500, 60_000), limit=st.integers(1, 60)
 )
 @settings(max_examples=15)
 def test_retention_keeps_the_limit(row_s: float, row_bytes: int, limit: int) -> None:
@@ -126,10 +124,10 @@ def test_retention_keeps_the_limit(row_s: float, row_bytes: int, limit: int) -> 
     kept: list[ClosedSegment] = []
     for segment, now in month(row_s, row_bytes, days=12):
         kept.append(segment)
-        due = due_segments(kept, now=now, most_bytes=limit * 1e6)
+        due = find_segments_to_coarsen(kept, now=now, most_bytes=limit * 1e6)
         assert all(length > one.row_s for one, length in due.items())
         kept = [_coarsened(one, due.get(one, one.row_s)) for one in kept]
-    size = expected_bytes({one: one.row_s for one in kept})
+    size = estimate_coarsened_bytes({one: one.row_s for one in kept})
     assert size <= limit * 1.01e6 or all(one.row_s == COARSEST_S for one in kept)
 
 
@@ -143,7 +141,7 @@ def test_the_estimate_agrees_with_the_files() -> None:
     kept: list[ClosedSegment] = []
     for segment, now in month(30, 8000, days=31):
         kept.append(segment)
-        due = due_segments(kept, now=now, most_bytes=1e12)
+        due = find_segments_to_coarsen(kept, now=now, most_bytes=1e12)
         kept = [_coarsened(one, due.get(one, one.row_s)) for one in kept]
     assert sum(one.size for one in kept) <= bytes_after(MONTH, row_bytes=8000, row_s=30)
 
@@ -162,32 +160,32 @@ def writer_of(attempt: AttemptPaths, row_s: float = 600) -> SegmentWriter:
 def fill(writer: SegmentWriter, rows: int) -> None:
     """Write rows, with their times, as a sampler does."""
     device = GpuDevice(uuid="GPU-1", vendor=GpuVendor.nvidia, index=0, name="H100")
-    writer.name_devices((device,), START)
+    writer.write_devices((device,), START)
     event = TelemetryEvent(at=START, kind=TelemetryEventKind.xid, uuid="GPU-1", code=79)
-    writer.append(event, START)
+    writer.append_record(event, START)
     for number in range(rows):
         row = full_row(number, writer.row_s, gpus=1)
-        writer.append(row, row.start)
+        writer.append_record(row, row.start)
 
 
 def age(writer: SegmentWriter, now: datetime) -> None:
     """Make coarser what is due, one segment after the other, as a sampler does."""
-    writer.look_for_old(now)
-    while writer.coarsen_next():
+    writer.find_segments_due_to_coarsen(now)
+    while writer.coarsen_next_segment():
         pass
 
 
 def test_segments_are_closed_every_six_hours(attempt: AttemptPaths) -> None:
     """Each begins with what it is and with the devices, so that any of them is read alone."""
     fill(writer_of(attempt), 80)
-    files = closed_segments(attempt, NODE)
+    files = list_closed_segments(attempt, NODE)
     assert [file.name for file in files] == ["20260102T000000Z.jsonl", "20260102T060000Z.jsonl"]
-    for file in (*files, attempt.telemetry(NODE)):
-        header = segment_header(file)
+    for file in (*files, attempt.newest_telemetry_file(NODE)):
+        header = read_segment_header(file)
         assert header is not None
         assert (header.node, header.row_s) == (NODE, 600)
         assert '"kind":"device"' in file.read_text().splitlines()[1]
-    assert telemetry_nodes(attempt) == [NODE]
+    assert list_telemetry_nodes(attempt) == [NODE]
 
 
 def test_reading_yields_every_row_once(attempt: AttemptPaths) -> None:
@@ -201,22 +199,19 @@ def test_old_segments_become_coarser(attempt: AttemptPaths) -> None:
     """Rows are merged, counters at the end and events are kept, the file's name stays."""
     writer = writer_of(attempt)
     fill(writer, 80)
-    before = closed_segments(attempt, NODE)
+    before = list_closed_segments(attempt, NODE)
     sizes = [file.stat().st_size for file in before]
     age(writer, START + timedelta(days=8))
-    assert closed_segments(attempt, NODE) == before
-    assert [file.stat().st_size < size for file, size in zip(before, sizes, strict=True)] == [
-        True,
-        True,
-    ]
+    assert list_closed_segments(attempt, NODE) == before
+    assert [file.stat().st_size < size for file, size in zip(before, sizes, strict=True)] == [True, True]
     records = list(read_telemetry(attempt, NODE))
-    rows = [one for one in records if isinstance(one, TelemetryRow)]
+    rows = [record for record in records if isinstance(record, TelemetryRow)]
     assert len(rows) == 12 + 12 + 8
     last = full_row(35, 600, gpus=1)
     assert rows[11].end == last.end
     assert rows[11].gpus[0].counters == pytest.approx(last.gpus[0].counters)
-    assert [one.code for one in records if isinstance(one, TelemetryEvent)] == [79]
-    headers = [one.row_s for one in records if isinstance(one, TelemetrySegment)]
+    assert [record.code for record in records if isinstance(record, TelemetryEvent)] == [79]
+    headers = [record.row_s for record in records if isinstance(record, TelemetrySegment)]
     assert headers == [1800, 1800, 600]
 
 
@@ -224,8 +219,8 @@ def test_a_second_start_closes_what_was_open(attempt: AttemptPaths) -> None:
     """An agent that starts again appends to no file of its predecessor."""
     fill(writer_of(attempt), 3)
     later = writer_of(attempt)
-    later.append(full_row(4, 600, gpus=1), START + timedelta(seconds=2400))
-    assert len(closed_segments(attempt, NODE)) == 1
+    later.append_record(full_row(4, 600, gpus=1), START + timedelta(seconds=2400))
+    assert len(list_closed_segments(attempt, NODE)) == 1
     assert len([r for r in read_telemetry(attempt, NODE) if isinstance(r, TelemetryRow)]) == 4
 
 
@@ -237,11 +232,11 @@ def test_earlier_attempts_age_too(tmp_path: Path) -> None:
     fill(writer_of(first), 20)
     later = START + timedelta(days=9)
     writer = SegmentWriter(attempt=second, node=NODE, row_s=600, max_mb=60, earlier=(first,))
-    writer.append(full_row(0, 600, gpus=1), later)
+    writer.append_record(full_row(0, 600, gpus=1), later)
     age(writer, later)
-    assert not first.telemetry(NODE).exists()
-    (file,) = closed_segments(first, NODE)
-    header = segment_header(file)
+    assert not first.newest_telemetry_file(NODE).exists()
+    (file,) = list_closed_segments(first, NODE)
+    header = read_segment_header(file)
     assert header is not None
     assert header.row_s == 1800
 
@@ -249,10 +244,10 @@ def test_earlier_attempts_age_too(tmp_path: Path) -> None:
 def test_a_torn_line_costs_one_row(attempt: AttemptPaths) -> None:
     """What a crash left half written is passed over, and what follows it is read."""
     fill(writer_of(attempt), 2)
-    with attempt.telemetry(NODE).open("a") as file:
+    with attempt.newest_telemetry_file(NODE).open("a") as file:
         file.write('{"v":1,"kind":"row","start":"2026')
     writer = writer_of(attempt)
-    writer.append(full_row(3, 600, gpus=1), START + timedelta(seconds=1800))
+    writer.append_record(full_row(3, 600, gpus=1), START + timedelta(seconds=1800))
     assert len([r for r in read_telemetry(attempt, NODE) if isinstance(r, TelemetryRow)]) == 3
 
 
@@ -262,13 +257,13 @@ def test_a_segment_begins_with_its_header_once_there_is_room(
     """A full disk at its beginning costs no row that is written later."""
     writer = writer_of(attempt)
     with monkeypatch.context() as full:
-        full.setattr(segments, "append_lines", _no_room)
+        full.setattr(segments, "append_json_lines", _no_room)
         with pytest.raises(OSError, match="no room"):
-            writer.append(full_row(0, 600, gpus=1), START)
+            writer.append_record(full_row(0, 600, gpus=1), START)
     for number in (1, 2):
         row = full_row(number, 600, gpus=1)
-        writer.append(row, row.start)
-    writer_of(attempt).append(full_row(3, 600, gpus=1), START + timedelta(hours=7))
+        writer.append_record(row, row.start)
+    writer_of(attempt).append_record(full_row(3, 600, gpus=1), START + timedelta(hours=7))
     assert len([r for r in read_telemetry(attempt, NODE) if isinstance(r, TelemetryRow)]) == 3
 
 
@@ -278,8 +273,8 @@ def _no_room(path: Path, record: object) -> NoReturn:
 
 def test_a_file_without_a_beginning_is_put_aside(attempt: AttemptPaths) -> None:
     """A damaged file stops no sampler."""
-    attempt.telemetry(NODE).write_text("nonsense\n")
+    attempt.newest_telemetry_file(NODE).write_text("nonsense\n")
     close_segment(attempt, NODE)
-    assert not attempt.telemetry(NODE).exists()
+    assert not attempt.newest_telemetry_file(NODE).exists()
     fill(writer_of(attempt), 1)
-    assert telemetry_nodes(attempt) == [NODE]
+    assert list_telemetry_nodes(attempt) == [NODE]

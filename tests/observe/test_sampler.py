@@ -26,7 +26,7 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryRow,
 )
 from hpckit.observe.gpu_choice import GpuChoice
-from hpckit.observe.gpu_thread import GpuShares, GpuThread, open_gpus
+from hpckit.observe.gpu_thread import GpuShares, GpuThread, open_gpu_backends
 from hpckit.observe.host import HostReader
 from hpckit.observe.sampler import NodeSampler, NodeSamples
 from hpckit.observe.segments import SegmentWriter
@@ -59,7 +59,7 @@ def samples(nvml: FakeNvml, attempt: AttemptPaths) -> Iterator[NodeSamples]:
     """Yield what takes samples of a node with two GPUs, every 5 s, with rows of 30 s."""
     nvml.profile("h100", gpus=2)
     writer = SegmentWriter(attempt=attempt, node=NODE, row_s=30, max_mb=60)
-    opener = partial(open_gpus, gpm=True, choice=ALL)
+    opener = partial(open_gpu_backends, gpm=True, choice=ALL)
     gpus = GpuThread(opener, GpuShares(notes=None))
     taken = NodeSamples(writer=writer, interval=timedelta(seconds=5), host=HostReader(), gpus=gpus)
     yield taken
@@ -71,7 +71,7 @@ def run(samples: NodeSamples, fake: FakeNvml, since: float, until_s: float) -> N
     at = since
     while at < until_s:
         fake.at(at)
-        samples.take(START + timedelta(seconds=at))
+        samples.take_sample(START + timedelta(seconds=at))
         at += 5
 
 
@@ -106,7 +106,7 @@ def test_row_leaves_out_what_the_node_was_suspended(
     for moment, paused_s in ((0.0, 0.0), (55.0, 40.0), (85.0, 0.0)):
         clock[0], paused[0] = moment, paused_s
         nvml.at(moment)
-        samples.take(START + timedelta(seconds=moment))
+        samples.take_sample(START + timedelta(seconds=moment))
     lengths = [(row.end - row.start).total_seconds() for row in rows_of(attempt)]
     assert lengths == [0, 15, 30]
 
@@ -117,8 +117,8 @@ def test_devices_are_named_before_their_rows(
     """Rows know GPUs by UUID; the lines before say what these are."""
     run(samples, nvml, 0, 10)
     _, *records = read_telemetry(attempt, NODE)
-    devices = [one for one in records if isinstance(one, GpuDevice)]
-    assert [one.uuid for one in devices] == [nvml.uuid(0), nvml.uuid(1)]
+    devices = [record for record in records if isinstance(record, GpuDevice)]
+    assert [device.uuid for device in devices] == [nvml.uuid(0), nvml.uuid(1)]
     assert records[:2] == devices
 
 
@@ -133,7 +133,7 @@ def test_a_storm_of_xids_is_two_lines_a_row(
         nvml.xid(1, 31)
     run(samples, nvml, 5, 31)
     events = [one for one in read_telemetry(attempt, NODE) if isinstance(one, TelemetryEvent)]
-    assert [(one.code, one.count) for one in events] == [(31, 1), (31, 39)]
+    assert [(event.code, event.count) for event in events] == [(31, 1), (31, 39)]
     assert [one.code for one in told] == [31]
 
 
@@ -142,7 +142,7 @@ def test_an_error_of_ours_costs_a_sample_and_leaves_a_note(
 ) -> None:
     """Whatever a library or a file of the system says: later samples are taken."""
     told: list[str] = []
-    read = HostReader.read
+    read = HostReader.read_sample
 
     def failing(reader: HostReader) -> HostSample:
         told.append("asked")
@@ -150,7 +150,7 @@ def test_an_error_of_ours_costs_a_sample_and_leaves_a_note(
             raise ValueError("nonsense")
         return read(reader)
 
-    monkeypatch.setattr(HostReader, "read", failing)
+    monkeypatch.setattr(HostReader, "read_sample", failing)
     settings = Observe(interval_s=0.5, row_s=0.5, measure_gpus=False)
     sampler = NodeSampler(settings=settings, attempt=attempt, node=NODE)
     sampler.start()
@@ -179,23 +179,20 @@ def test_a_driver_that_hangs_holds_up_no_row(
     """Rows go on without GPUs, say so, and have them again when the call returns."""
     samples.interval = timedelta(seconds=1)
     nvml.at(0)
-    samples.take(START)
+    samples.take_sample(START)
     nvml.change({"hang.nvmlDeviceGetPowerUsage": 0.8})
     for seconds in range(1, 70, 30):
-        samples.take(START + timedelta(seconds=seconds))
+        samples.take_sample(START + timedelta(seconds=seconds))
     nvml.change({"hang.nvmlDeviceGetPowerUsage": 0})
     moments = iter(range(90, 10_000, 30))
 
     def answered() -> bool:
-        samples.take(START + timedelta(seconds=next(moments)))
+        samples.take_sample(START + timedelta(seconds=next(moments)))
         return TelemetryEventKind.gpus_answered in kinds_of(attempt)
 
     until(answered)
-    samples.take(START + timedelta(seconds=next(moments) - 1))
-    assert kinds_of(attempt) == [
-        TelemetryEventKind.gpus_stalled,
-        TelemetryEventKind.gpus_answered,
-    ]
+    samples.take_sample(START + timedelta(seconds=next(moments) - 1))
+    assert kinds_of(attempt) == [TelemetryEventKind.gpus_stalled, TelemetryEventKind.gpus_answered]
     assert rows_of(attempt)[-1].gpus
 
 
@@ -213,9 +210,7 @@ def test_a_sampler_writes_until_it_is_stopped(nvml: FakeNvml, attempt: AttemptPa
     assert not any(thread.name == "telemetry" for thread in threading.enumerate())
 
 
-def test_stopping_does_not_wait_for_a_driver_that_hangs(
-    nvml: FakeNvml, attempt: AttemptPaths
-) -> None:
+def test_stopping_does_not_wait_for_a_driver_that_hangs(nvml: FakeNvml, attempt: AttemptPaths) -> None:
     """A call that never returns delays neither start nor stop; the host's rows are written."""
     nvml.profile("h100")
     nvml.change({"hang.nvmlDeviceGetUUID": 5})

@@ -24,11 +24,11 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetryTotal,
     counter_increase,
 )
-from hpckit.observe.aggregate import RunningTotal, merge_steps, merge_totals
+from hpckit.observe.aggregate import RunningTotal, merge_totals, sum_step_reports_by_rank
 from hpckit.observe.sampler import NodeSampler
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import make_folder
-from hpckit.record.telemetry import latest_telemetry
+from hpckit.record.store import make_private_folder
+from hpckit.record.telemetry import read_latest_telemetry
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 COUNTS = st.lists(st.integers(0, 1000), min_size=1, max_size=12)
@@ -59,7 +59,7 @@ def test_total_has_what_all_rows_have(energy: list[int], cpu: list[int]) -> None
     count = min(len(energy), len(cpu))
     total = RunningTotal()
     for row in rows(energy, cpu):
-        total.add(row)
+        total.add_row(row)
     assert total.total is not None
     row = total.total.row
     assert row.host is not None
@@ -67,7 +67,7 @@ def test_total_has_what_all_rows_have(energy: list[int], cpu: list[int]) -> None
     assert row.gpus[0].counters == {GpuCounter.energy_j: grown(energy[:count])}
     assert row.gpus[0].samples == 6 * count
     assert (row.start, row.end) == (START, START + timedelta(seconds=30 * count))
-    assert [(one.steps, one.data_s) for one in row.ranks] == [(count, 0.5 * count)]
+    assert [(rank.steps, rank.data_s) for rank in row.ranks] == [(count, 0.5 * count)]
 
 
 @given(COUNTS, st.integers(1, 11))
@@ -76,10 +76,10 @@ def test_total_goes_on_from_what_an_earlier_sampler_wrote(energy: list[int], at:
     some = rows(energy, energy)
     first, second = RunningTotal(), RunningTotal()
     for row in some[:at]:
-        first.add(row)
+        first.add_row(row)
     second.total = first.total
     for row in some[at:]:
-        second.add(row)
+        second.add_row(row)
     parts = grown(energy[:at]) + grown(energy[at : len(some)])
     assert second.total is not None
     assert second.total.row.gpus[0].counters == {GpuCounter.energy_j: parts}
@@ -92,11 +92,11 @@ def test_totals_of_attempts_add_up(attempts: list[tuple[list[int], list[int]]]) 
     for energy, cpu in attempts:
         running = RunningTotal()
         for row in rows(energy, cpu):
-            running.add(row)
+            running.add_row(row)
         assert running.total is not None
         totals.append(running.total)
     merged = reduce(merge_totals, totals)
-    expected = sum(one.row.gpus[0].counters[GpuCounter.energy_j] for one in totals)
+    expected = sum(total.row.gpus[0].counters[GpuCounter.energy_j] for total in totals)
     assert merged.row.gpus[0].counters == {GpuCounter.energy_j: expected}
 
 
@@ -117,9 +117,9 @@ STEPS = st.builds(
 @given(st.lists(STEPS, max_size=8))
 def test_steps_survive_json_and_merge_to_their_sums(reports: list[RankSteps]) -> None:
     """What ranks reported is read back as it was, and no step is lost by merging."""
-    merged = merge_steps(reports)
-    assert sum(one.steps for one in merged) == sum(one.steps for one in reports)
-    assert sum(one.seconds for one in merged) == sum(one.seconds for one in reports)
+    merged = sum_step_reports_by_rank(reports)
+    assert sum(one.steps for one in merged) == sum(report.steps for report in reports)
+    assert sum(one.seconds for one in merged) == sum(report.seconds for report in reports)
     assert len({(one.rank, one.group) for one in merged}) == len(merged)
     row = TelemetryRow(start=START, end=START, ranks=merged)
     for record in (row, TelemetryTotal(row=row)):
@@ -134,41 +134,38 @@ def clock(late: timedelta) -> datetime:
 def test_sampler_writes_what_ranks_report_and_a_total_that_has_all(tmp_path: Path) -> None:
     """Reports of ranks are in rows and in the last total, also after the sampler began anew."""
     attempt = AttemptPaths(tmp_path / "1")
-    make_folder(attempt.folder)
+    make_private_folder(attempt.folder)
     settings = Observe(interval_s=0.5, row_s=0.5, measure_gpus=False)
     report = RankSteps(rank=1, node="n1", first_step=5, steps=10, seconds=2.0, data_s=0.25)
     for hours in range(2):
         sampler = NodeSampler(
-            settings=settings,
-            attempt=attempt,
-            node="n1",
-            now=partial(clock, timedelta(hours=hours)),
+            settings=settings, attempt=attempt, node="n1", now=partial(clock, timedelta(hours=hours))
         )
-        sampler.note_steps(report)
+        sampler.record_rank_steps(report)
         sampler.start()
         assert sampler.stop(20)
-    total = latest_telemetry(attempt, "n1").total
+    total = read_latest_telemetry(attempt, "n1").total
     assert total is not None
     both = replace(report, node="", steps=20, seconds=4.0, data_s=0.5)
     assert total.row.ranks == (both,)
     found = [
-        one
+        rank
         for record in read_telemetry(attempt, "n1")
         if isinstance(record, TelemetryRow)
-        for one in record.ranks
+        for rank in record.ranks
     ]
-    assert merge_steps(found) == (both,)
+    assert sum_step_reports_by_rank(found) == (both,)
 
 
 def test_steps_are_not_measured_if_the_settings_say_so(tmp_path: Path) -> None:
     """observe.measure_steps=false writes nothing of ranks."""
     attempt = AttemptPaths(tmp_path / "1")
-    make_folder(attempt.folder)
+    make_private_folder(attempt.folder)
     settings = Observe(interval_s=0.5, row_s=0.5, measure_gpus=False, measure_steps=False)
     sampler = NodeSampler(settings=settings, attempt=attempt, node="n1")
-    sampler.note_steps(RankSteps(rank=0, steps=1, seconds=1.0))
+    sampler.record_rank_steps(RankSteps(rank=0, steps=1, seconds=1.0))
     sampler.start()
     assert sampler.stop(20)
-    total = latest_telemetry(attempt, "n1").total
+    total = read_latest_telemetry(attempt, "n1").total
     assert total is not None
     assert total.row.ranks == ()

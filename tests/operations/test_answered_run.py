@@ -9,7 +9,7 @@ from cli_world import NOW, make_context
 
 from hpckit.context import Context
 from hpckit.errors import RunError
-from hpckit.operations.answered_run import await_answer
+from hpckit.operations.answered_run import await_answer_of_run
 
 
 def context(desk: Any) -> Context:
@@ -26,7 +26,7 @@ def test_cancelled_run_is_told_as_cancelled(desk: Any) -> None:
     launch = desk.freeze()
     desk.say("cancel")
     with pytest.raises(RunError, match="was cancelled before it wrote figures"):
-        await_answer(launch, context(desk), nothing, "figures")
+        await_answer_of_run(launch, context(desk), nothing, "figures")
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,6 @@ def test_failed_run_is_told_with_its_log(desk: Any, writer: Any, log: str, hint:
     attempt.agents_log(log + "\n")
     attempt.fail()
     with pytest.raises(RunError, match="wrote no facts") as raised:
-        await_answer(launch, context(desk), nothing, "facts")
+        await_answer_of_run(launch, context(desk), nothing, "facts")
     assert log in raised.value.message
     assert hint in raised.value.hint

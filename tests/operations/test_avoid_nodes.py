@@ -10,7 +10,7 @@ from asked import asking
 
 from hpckit.model.cluster.site import ClusterNode, NodeGroup
 from hpckit.model.nodes import IncidentKind, NodeIncident, NodeStanding
-from hpckit.operations.avoid_nodes import nodes_left_out
+from hpckit.operations.avoid_nodes import choose_nodes_to_exclude
 
 NOW = datetime(2026, 1, 10, 12, tzinfo=UTC)
 BAD = NodeStanding(
@@ -36,9 +36,7 @@ def four(*features: str, away: tuple[str, ...] = ()) -> list[ClusterNode]:
     """Return four nodes, of which n1 and n2 have these features."""
     return [
         node(
-            f"n{place}",
-            *(features if place < 3 else ()),
-            state="drained" if f"n{place}" in away else "mixed",
+            f"n{place}", *(features if place < 3 else ()), state="drained" if f"n{place}" in away else "mixed"
         )
         for place in range(1, 5)
     ]
@@ -53,11 +51,9 @@ def four(*features: str, away: tuple[str, ...] = ()) -> list[ClusterNode]:
         ({"additional_parameters": (("comment", "mine"),)}, four()),
     ],
 )
-def test_bad_node_is_left_out_where_others_suffice(
-    asked: dict[str, Any], nodes: list[ClusterNode]
-) -> None:
+def test_bad_node_is_left_out_where_others_suffice(asked: dict[str, Any], nodes: list[ClusterNode]) -> None:
     """One of four or more."""
-    assert nodes_left_out(asking(**asked), [BAD], nodes, {}) == ("n1",)
+    assert choose_nodes_to_exclude(asking(**asked), [BAD], nodes, {}) == ("n1",)
 
 
 @pytest.mark.parametrize(
@@ -87,19 +83,14 @@ def test_job_that_might_not_start_without_the_node_takes_it(
     asked: dict[str, Any], nodes: list[ClusterNode]
 ) -> None:
     """Its own choice of nodes counts, whatever its spelling, and only nodes that it could get."""
-    assert nodes_left_out(asking(**asked), [BAD], nodes, {}) == ()
+    assert choose_nodes_to_exclude(asking(**asked), [BAD], nodes, {}) == ()
 
 
 @pytest.mark.parametrize(
-    "environ",
-    [
-        {"SBATCH_RESERVATION": "ours"},
-        {"SBATCH_PARTITION": "other"},
-        {"SBATCH_CONSTRAINT": "h100"},
-    ],
+    "environ", [{"SBATCH_RESERVATION": "ours"}, {"SBATCH_PARTITION": "other"}, {"SBATCH_CONSTRAINT": "h100"}]
 )
 def test_defaults_of_the_user_count(environ: dict[str, str]) -> None:
     """Sbatch takes them from the environment."""
     asked = asking(nodes=2)
-    assert nodes_left_out(asked, [BAD], four("h100"), {}) == ("n1",)
-    assert nodes_left_out(asked, [BAD], four("h100"), environ) == ()
+    assert choose_nodes_to_exclude(asked, [BAD], four("h100"), {}) == ("n1",)
+    assert choose_nodes_to_exclude(asked, [BAD], four("h100"), environ) == ()

@@ -27,7 +27,7 @@ STAGED = ("experiment=pair", "cluster=local")
 STAGES = {
     "conf/experiment/pair.yaml": "# @package _global_\nstages:\n"
     "  one: {overrides: ['command=[sh,say.sh,\"0\"]']}\n"
-    "  two: {overrides: ['command=[sh,say.sh,\"1\"]']}\n",
+    "  two: {overrides: ['command=[sh,say.sh,\"1\"]']}\n"
 }
 EMPTY: dict[str, object] = {
     "launch": None,
@@ -57,7 +57,7 @@ def launched(shell: Any, *words: str) -> dict[str, Any]:
 
 def known(documents: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     """Return which runs stand for others, and their state."""
-    return [(one["run"].rpartition(".")[2], one["state"]) for one in documents]
+    return [(document["run"].rpartition(".")[2], document["state"]) for document in documents]
 
 
 def test_launch_skips_what_has_completed_and_launches_the_rest(project: Any) -> None:
@@ -77,7 +77,7 @@ def test_launch_names_a_secret_that_it_did_not_compare(project: Any) -> None:
     """A plain variable may have the name of a secret: its other value is no other run."""
     launched(project, "--wait", *SAY, "+params.i=0", "env.TOKEN_MIXER=attention")
     said = project("launch", "--wait", *SAY, "+params.i=0", "env.TOKEN_MIXER=pooling")
-    assert "completed already" in said.err
+    assert "already completed" in said.err
     assert "env.TOKEN_MIXER counts as a secret by its name" in said.err
     assert "secret" not in project("launch", "--wait", *SAY, "+params.i=0", "env.SEEN=1").err
 
@@ -91,8 +91,8 @@ def test_launch_of_what_is_all_known_writes_nothing_and_is_0(project: Any) -> No
     third = project("launch", "--wait", *SWEEP)
     assert third.code == 0
     assert "nothing to launch: all 3 runs" in third.out
-    assert f"2 runs skipped: completed already as {first}, runs 0-1" in third.err
-    assert f"1 run skipped: completed already as {second}.0" in third.err
+    assert f"2 runs skipped: already completed as {first}, runs 0-1" in third.err
+    assert f"1 run skipped: already completed as {second}.0" in third.err
     assert project.outputs == before
     document = launched(project, *SWEEP)
     assert {key: document[key] for key in EMPTY} == EMPTY
@@ -230,7 +230,7 @@ def test_another_environment_of_a_skipped_run_is_said(project: Any) -> None:
     """Packages do not count, and what differs is named."""
     words = (*SAY, "+params.i=0")
     folder = Path(launched(project, "--wait", *words)["dir"])
-    assert "in another environment" not in project("launch", *words).err
+    assert "the environment differs" not in project("launch", *words).err
     record = json.loads((folder / "environment.json").read_text())
     record["packages"]["torch"] = "1.0"
     (folder / "environment.json").write_text(json.dumps(record))
@@ -268,9 +268,7 @@ def test_completed_runs_whose_code_differs_run_again_only_if_someone_says_so(
 
 
 @pytest.mark.parametrize("tracked", [True, False])
-def test_a_file_of_points_counts_for_no_launch_of_the_project(
-    project: Any, *, tracked: bool
-) -> None:
+def test_a_file_of_points_counts_for_no_launch_of_the_project(project: Any, *, tracked: bool) -> None:
     """Whichever sweep is launched; also for one that was launched while it was not known for it."""
     for name in ("a", "b"):
         (project.cwd / f"{name}.csv").write_text(f"params.{name}\n0\n1\n")
@@ -320,9 +318,7 @@ def test_files_that_a_shell_put_output_into_are_no_code(project: Any) -> None:
     def typed(line: str) -> str:
         environ = {"HPCKIT_OUTPUTS": f"{project.cwd}/outputs", **project.environ}
         done = run_to_end(
-            ["sh", "-c", line.replace("hpckit", python, 1)],
-            cwd=project.cwd,
-            env={**os.environ, **environ},
+            ["sh", "-c", line.replace("hpckit", python, 1)], cwd=project.cwd, env={**os.environ, **environ}
         )
         assert done.returncode == 0, done.stderr
         return done.stderr
@@ -344,8 +340,8 @@ def test_files_that_a_shell_put_output_into_are_no_code(project: Any) -> None:
     ):
         typed(f"hpckit {verb} > {file}")
     typed(f"hpckit launch {words} > n.txt 2> e.txt")
-    assert "completed already" in (project.cwd / "e.txt").read_text()
-    assert "completed already" in typed(f"hpckit launch {words}")
+    assert "already completed" in (project.cwd / "e.txt").read_text()
+    assert "already completed" in typed(f"hpckit launch {words}")
     (project.cwd / "ids.txt").write_text("say-20260101-000000-abcdef.0\n")
     assert "(ids.txt differs)" in project("launch", *SAY, "+params.i=0").err
 
@@ -355,14 +351,9 @@ def test_a_sweep_that_grew_shows_by_what(project: Any) -> None:
     width = (*SAY, "-m", "+params.i=3,4")
     launched(project, "--wait", *width, "seed=1")
     second = launched(project, "--wait", *width, "seed=1,2")["launch"]
-    assert (
-        project("results", second, "--csv").out.splitlines()[0].startswith("index,params.i,seed,")
-    )
+    assert project("results", second, "--csv").out.splitlines()[0].startswith("index,params.i,seed,")
     rows = json.loads(project("results", second, "--json").out)["runs"]
-    assert [one["overrides"] for one in rows] == [
-        {"params.i": 3, "seed": 2},
-        {"params.i": 4, "seed": 2},
-    ]
+    assert [row["overrides"] for row in rows] == [{"params.i": 3, "seed": 2}, {"params.i": 4, "seed": 2}]
     assert "seed" in project("results", second).out.splitlines()[0]
     third = launched(project, "--wait", *SAY, "-m", "+params.i=3,4,5", "seed=1")["launch"]
     assert json.loads(project("results", third, "--json").out)["overrides"] == ["params.i"]
@@ -423,9 +414,7 @@ def test_run_whose_supervisor_was_killed_wrote_nothing_later(project: Any) -> No
     assert "(results/late.pt differs)" in project("launch", *SAY, "+params.i=0").err
 
 
-def test_launch_asks_before_a_run_under_way_is_launched_again_with_other_code(
-    project: Any,
-) -> None:
+def test_launch_asks_before_a_run_under_way_is_launched_again_with_other_code(project: Any) -> None:
     """It is refused or asked about as for completed runs, and the old one can be cancelled."""
     go = project.cwd.parent / "go"
     (project.cwd / "say.sh").write_text(f"until [ -e {go} ]; do sleep 0.1; done\n")

@@ -10,12 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpckit.errors import UsageError
-from hpckit.operations.output_file import (
-    OutputKind,
-    check_output_file,
-    check_suffix,
-    write_output_file,
-)
+from hpckit.operations.output_file import OutputKind, check_file_suffix, check_output_file, write_output_file
 
 ANY = OutputKind(noun="model")
 MARKED = OutputKind(noun="report", marks=(b"by hpckit",))
@@ -97,7 +92,7 @@ def test_what_is_no_file_is_never_replaced(tmp_path: Path, *, linked: bool) -> N
 def test_dash_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who means standard output is told so, and gets no file of that name."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="names no file"):
+    with pytest.raises(UsageError, match="is not a file here"):
         write_output_file(tmp_path / "-", ("text",), ANY)
     assert list(tmp_path.iterdir()) == []
 
@@ -106,8 +101,8 @@ def test_dash_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_name_of_another_kind_is_refused(name: str) -> None:
     """A slip must not replace a program or data by a page."""
     with pytest.raises(UsageError, match=r"does not end with \.html or \.htm"):
-        check_suffix(Path(name), (".html", ".htm"), "report in HTML")
-    check_suffix(Path("Report.HTML"), (".html", ".htm"), "report in HTML")
+        check_file_suffix(Path(name), (".html", ".htm"), "report in HTML")
+    check_file_suffix(Path("Report.HTML"), (".html", ".htm"), "report in HTML")
 
 
 def test_failure_on_the_way_leaves_the_old_file(tmp_path: Path) -> None:

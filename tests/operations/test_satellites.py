@@ -17,16 +17,21 @@ from waiting import until
 from hpckit.context import Context
 from hpckit.features.top.reader import TopReader, TopRequest
 from hpckit.model import events
-from hpckit.operations.running.satellites import GrowOrder, drop_satellites, plan_satellite, regrow
-from hpckit.record.launch_events import record_event
+from hpckit.operations.running.satellites import (
+    GrowOrder,
+    cancel_waiting_satellites,
+    plan_satellite_job,
+    replace_lost_replicas,
+)
+from hpckit.record.launch_events import record_launch_event
 from hpckit.record.launches import (
     Launch,
     load_launch,
     read_launch_events,
     read_launch_history,
-    read_runs,
+    read_run_records,
 )
-from hpckit.record.lock import exclusive
+from hpckit.record.lock import hold_lock
 
 pytestmark = pytest.mark.slow
 
@@ -46,20 +51,18 @@ def launch(slurm_shell: Any) -> Launch:
     """Return a launch of one run, which has begun."""
     assert slurm_shell("launch", *QUICK, WAITS).code == 0
     begun = load_launch(slurm_shell.outputs[0])
-    until(lambda: read_runs(begun)[0].round is not None)
+    until(lambda: read_run_records(begun)[0].round is not None)
     return begun
 
 
-def add_waiting(
-    launch: Launch, fake_slurm: Any, context: Context, order: GrowOrder | None = None
-) -> str:
+def add_waiting(launch: Launch, fake_slurm: Any, context: Context, order: GrowOrder | None = None) -> str:
     """Record a satellite that Slurm lets wait, as `grow` does; return Slurm's id."""
     now = load_launch(launch.folder)
-    job = plan_satellite(now, 0, order or GrowOrder(replicas=1), context).job
-    record_event(now.paths, events.JobAdded(at=context.now(), job=job, after=()))
+    job = plan_satellite_job(now, 0, order or GrowOrder(replicas=1), context).job
+    record_launch_event(now.paths, events.JobAdded(at=context.now(), job=job, after=()))
     slurm_job = str(fake_slurm.slurm(*HELD, f"--job-name={job.name}")).strip()
     told = events.Submitted(at=context.now(), job_index=job.index, job=slurm_job)
-    record_event(now.paths, told)
+    record_launch_event(now.paths, told)
     return slurm_job
 
 
@@ -79,17 +82,17 @@ def test_satellites_that_wait_are_cancelled_when_their_run_ends(
     (run,) = json.loads(slurm_shell("status", "--json").out)["runs"]
     assert {one["job"] for one in run["satellites"]} == satellites
     top = TopReader(launch=load_launch(launch.folder), context=context)
-    top.look(TopRequest())
-    shown = top.look(TopRequest()).head[1]
+    top.read_frame(TopRequest())
+    shown = top.read_frame(TopRequest()).head[1]
     assert "; satellites: " in shown, shown
     assert all(f"{job} pending" in shown for job in satellites)
     (slurm_shell.cwd / "fixed").touch()
     until(lambda: not satellites & living(fake_slurm))
-    until(lambda: not read_launch_history(load_launch(launch.folder)).satellite_jobs(0))
+    until(lambda: not read_launch_history(load_launch(launch.folder)).list_satellite_jobs(0))
     refused = [
-        one
-        for one in read_launch_events(load_launch(launch.folder))
-        if isinstance(one, events.SubmitRefused)
+        event
+        for event in read_launch_events(load_launch(launch.folder))
+        if isinstance(event, events.SubmitRefused)
     ]
     assert {one.job_index for one in refused} == {1, 2}
     assert {one.message for one in refused} == {
@@ -100,9 +103,7 @@ def test_satellites_that_wait_are_cancelled_when_their_run_ends(
     assert (run["state"], run["satellites"]) == ("completed", [])
 
 
-def test_satellite_of_a_supervisor_waits_for_whoever_adds_jobs(
-    slurm_shell: Any, launch: Launch
-) -> None:
+def test_satellite_of_a_supervisor_waits_for_whoever_adds_jobs(slurm_shell: Any, launch: Launch) -> None:
     """A resume calls sbatch for one job after the other, and each may take a minute."""
     slept: list[float] = []
 
@@ -112,14 +113,11 @@ def test_satellite_of_a_supervisor_waits_for_whoever_adds_jobs(
 
     begin = datetime.now(UTC)
     context = make_context(
-        Path("/"),
-        slurm_shell.environ,
-        now=lambda: begin + timedelta(seconds=sum(slept)),
-        sleep=sleep,
+        Path("/"), slurm_shell.environ, now=lambda: begin + timedelta(seconds=sum(slept)), sleep=sleep
     )
     with ThreadPoolExecutor(1) as threads:
-        with exclusive(launch.paths.resume_lock, at=begin, what="is resuming it"):
-            grown = threads.submit(regrow, launch, 0, GrowOrder(replicas=1), context)
+        with hold_lock(launch.paths.resume_lock, at=begin, what="is resuming it"):
+            grown = threads.submit(replace_lost_replicas, launch, 0, GrowOrder(replicas=1), context)
             until(lambda: sum(slept) > 200 or grown.done())
         assert grown.result() == ("2", 1), context.stderr
     (slurm_shell.cwd / "fixed").touch()
@@ -137,11 +135,11 @@ def test_slurm_that_does_not_answer_leaves_the_end_of_the_run_alone(
         now=context.now,
         sleep=context.sleep,
     )
-    assert drop_satellites(launch, 0, away) == ()
+    assert cancel_waiting_satellites(launch, 0, away) == ()
     assert "may still be queued" in said.getvalue()
-    assert read_launch_history(load_launch(launch.folder)).satellite_jobs(0)
+    assert read_launch_history(load_launch(launch.folder)).list_satellite_jobs(0)
     (slurm_shell.cwd / "fixed").touch()
-    until(lambda: read_runs(launch)[0].state.ended)
+    until(lambda: read_run_records(launch)[0].state.ended)
 
 
 def test_satellite_brings_what_completes_a_replica_once(
@@ -151,11 +149,11 @@ def test_satellite_brings_what_completes_a_replica_once(
     shape = ("resources.nodes=4", "parallel=layout", "parallel.shard=2", "parallel.replicate=rest")
     assert slurm_shell("launch", *QUICK, WAITS, *shape).code == 0
     begun = load_launch(slurm_shell.outputs[0])
-    until(lambda: read_runs(begun)[0].round is not None)
+    until(lambda: read_run_records(begun)[0].round is not None)
 
     def nodes(replicas: int, idle: int) -> int:
         order = GrowOrder(replicas=replicas, idle_nodes=idle)
-        return plan_satellite(load_launch(begun.folder), 0, order, context).job.resources.nodes
+        return plan_satellite_job(load_launch(begun.folder), 0, order, context).job.resources.nodes
 
     assert (nodes(1, 0), nodes(1, 1), nodes(2, 1)) == (2, 1, 3)
     order = GrowOrder(replicas=1, idle_nodes=1)

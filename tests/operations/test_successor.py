@@ -22,8 +22,8 @@ from waiting import until
 from hpckit.context import Context
 from hpckit.model import events
 from hpckit.model.cluster.allocation import AttemptRequest
-from hpckit.operations.successor import drop_successor, hand_to_successor, queue_successor
-from hpckit.record.launches import Launch, load_launch, read_launch_history, read_runs
+from hpckit.operations.successor import cancel_successor, exclude_successor_nodes, queue_successor
+from hpckit.record.launches import Launch, load_launch, read_launch_history, read_run_records
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ def launch(slurm_shell: Any) -> Launch:
     """Return a launch of two runs that have begun, as job 1_0 and 1_1."""
     assert slurm_shell("launch", "-m", *QUICK, WAITS, "seed=1,2").code == 0
     begun = load_launch(slurm_shell.outputs[0])
-    until(lambda: all(one.round is not None for one in read_runs(begun)))
+    until(lambda: all(record.round is not None for record in read_run_records(begun)))
     return begun
 
 
@@ -96,10 +96,10 @@ def test_successor_is_the_run_s_job_once_the_present_one_has_ended(
 ) -> None:
     """Nothing else needs to be asked for: it begins the next attempt, and is the job shown."""
     job = queue_successor(launch, 1, launch.jobs[0], "1_1", context)
-    host, pid, _ = read_runs(launch, [1])[0].supervisor or ("", 0, "")
+    host, pid, _ = read_run_records(launch, [1])[0].supervisor or ("", 0, "")
     assert host
     os.kill(pid, signal.SIGKILL)
-    until(lambda: read_runs(launch, [1])[0].attempt == 2)
+    until(lambda: read_run_records(launch, [1])[0].attempt == 2)
     assert shown(slurm_shell)[1] == ("running", job)
     (slurm_shell.cwd / "fixed").touch()
     until(lambda: [state for state, _ in shown(slurm_shell)] == ["completed"] * 2)
@@ -124,21 +124,19 @@ def test_successor_keeps_resume_from_submitting_the_run_again(
 
 
 @thorough
-def test_successor_of_a_successor_follows_it(
-    slurm_shell: Any, launch: Launch, context: Context
-) -> None:
+def test_successor_of_a_successor_follows_it(slurm_shell: Any, launch: Launch, context: Context) -> None:
     """Each attempt queues the next one: what was a successor is then the present job."""
     job = queue_successor(launch, 1, launch.jobs[0], "1_1", context)
-    (first,) = [one for one in read_runs(launch, [1]) if one.supervisor]
+    (first,) = [record for record in read_run_records(launch, [1]) if record.supervisor]
     os.kill(first.supervisor[1] if first.supervisor else 0, signal.SIGKILL)
-    until(lambda: read_runs(launch, [1])[0].attempt == 2)
+    until(lambda: read_run_records(launch, [1])[0].attempt == 2)
     now = load_launch(launch.folder)
     second = queue_successor(now, 1, now.jobs[1], str(job), context)
     history = read_launch_history(load_launch(launch.folder))
-    assert (history.job_of(1).index, history.slurm_jobs[1]) == (1, job)
-    assert history.successor_of(1) == second
+    assert (history.find_job_of_run(1).index, history.slurm_jobs[1]) == (1, job)
+    assert history.find_successor_job(1) == second
     assert shown(slurm_shell)[1] == ("running", job)
-    assert drop_successor(now, 1, str(job), context)
+    assert cancel_successor(now, 1, str(job), context)
     (slurm_shell.cwd / "fixed").touch()
 
 
@@ -171,11 +169,11 @@ def test_successor_that_is_dropped_leaves_the_run_as_it_was(
 ) -> None:
     """It is cancelled in Slurm and none of the launch's any more; the run itself goes on."""
     queue_successor(launch, 1, launch.jobs[0], "1_1", context)
-    assert drop_successor(launch, 1, "1_1", context)
+    assert cancel_successor(launch, 1, "1_1", context)
     assert f"{launch.id}-1" not in living(fake_slurm)
     assert read_launch_history(load_launch(launch.folder)).successors == {}
     assert shown(slurm_shell)[1] == ("running", "1_1")
-    assert drop_successor(launch, 1, "1_1", context)
+    assert cancel_successor(launch, 1, "1_1", context)
     (slurm_shell.cwd / "fixed").touch()
 
 
@@ -185,10 +183,10 @@ def test_successor_leaves_out_the_nodes_that_its_run_excludes(
 ) -> None:
     """It is queued ahead, before anything is known to be bad; and without one that is said."""
     wish = AttemptRequest(excluded=("n1",))
-    none = hand_to_successor(launch, 1, launch.jobs[0], wish, context)
+    none = exclude_successor_nodes(launch, 1, launch.jobs[0], wish, context)
     assert (none.outcome, none.message) == ("refused", "no successor is queued")
     job = queue_successor(launch, 1, launch.jobs[0], "1_1", context)
-    handed = hand_to_successor(launch, 1, launch.jobs[0], wish, context)
+    handed = exclude_successor_nodes(launch, 1, launch.jobs[0], wish, context)
     assert (handed.outcome, handed.excluded) == ("requeued", ("n1",))
     assert f"job {job} waits" in handed.message
     (slurm_shell.cwd / "fixed").touch()
@@ -200,7 +198,7 @@ def test_successor_never_drops_the_job_it_is_called_from(
 ) -> None:
     """An attempt of the successor's own that has queued no other drops nothing."""
     job = queue_successor(launch, 1, launch.jobs[0], "1_1", context)
-    assert drop_successor(launch, 1, str(job), context)
+    assert cancel_successor(launch, 1, str(job), context)
     assert f"{launch.id}-1" in living(fake_slurm)
     (slurm_shell.cwd / "fixed").touch()
 
@@ -262,7 +260,7 @@ def test_history_of_a_launch_with_successors_reads_alike(
     """A launch read before its successor was added, and one read after, mean the same."""
     queue_successor(launch, 1, launch.jobs[0], "1_1", context)
     assert read_launch_history(launch) == read_launch_history(load_launch(launch.folder))
-    added = [one for one in slurm_shell.events(launch.folder) if isinstance(one, events.JobAdded)]
+    added = [event for event in slurm_shell.events(launch.folder) if isinstance(event, events.JobAdded)]
     assert [(one.successor, one.fresh, one.after) for one in added] == [(True, False, (1,))]
     (slurm_shell.cwd / "fixed").touch()
 
@@ -290,9 +288,7 @@ def hurried(environ: dict[str, str], slept: list[float]) -> Context:
         slept.append(seconds)
         time.sleep(0.02)
 
-    return make_context(
-        Path("/"), environ, now=lambda: begin + timedelta(seconds=sum(slept)), sleep=sleep
-    )
+    return make_context(Path("/"), environ, now=lambda: begin + timedelta(seconds=sum(slept)), sleep=sleep)
 
 
 def test_successor_that_another_process_submits_slowly_is_waited_for(
@@ -333,7 +329,7 @@ def test_successor_of_a_submitter_that_was_killed_is_adopted(
         (folder / "go").touch()
         assert other.result() == "3"
     assert living(fake_slurm).count(f"{launch.id}-1") == 1
-    assert read_launch_history(load_launch(launch.folder)).successor_of(1) == "3"
+    assert read_launch_history(load_launch(launch.folder)).find_successor_job(1) == "3"
     (slurm_shell.cwd / "fixed").touch()
 
 
@@ -354,7 +350,7 @@ def test_successor_that_turns_up_late_is_of_the_same_name_and_ends_with_it(
     (folder / "go").touch()
     until(lambda: living(fake_slurm).count(f"{launch.id}-1") == 2)
     assert len(load_launch(launch.folder).jobs) == 2
-    assert drop_successor(launch, 1, "1_1", context)
+    assert cancel_successor(launch, 1, "1_1", context)
     assert f"{launch.id}-1" not in living(fake_slurm)
     (slurm_shell.cwd / "fixed").touch()
 
@@ -370,7 +366,7 @@ def test_successor_that_is_just_submitted_is_dropped(
         until((folder / "called").exists)
         waits: list[float] = []
         context = hurried(slurm_shell.environ, waits)
-        dropped = threads.submit(drop_successor, launch, 1, "1_1", context)
+        dropped = threads.submit(cancel_successor, launch, 1, "1_1", context)
         until(lambda: sum(waits) > 1 or dropped.done())
         (folder / "go").touch()
         assert dropped.result()
@@ -383,12 +379,12 @@ def test_successor_that_was_dropped_runs_nothing_if_it_starts(
 ) -> None:
     """Such as one that Slurm took long after: a run that has failed is not run again by it."""
     assert queue_successor(launch, 1, launch.jobs[0], "1_1", context) == "3"
-    assert drop_successor(launch, 1, "1_1", context)
+    assert cancel_successor(launch, 1, "1_1", context)
     fake_slurm.slurm("scancel", "--signal=KILL", "1_1")
     until(lambda: shown(slurm_shell)[1][0] != "running")
     fake_slurm.slurm("sbatch", str(launch.folder / "job-1.sbatch"))
     until(lambda: f"{launch.id}-1" not in living(fake_slurm))
-    assert read_runs(launch, [1])[0].attempt == 1
+    assert read_run_records(launch, [1])[0].attempt == 1
     assert "does not continue in this job" in (launch.folder / "logs" / "job-1-4.log").read_text()
     (slurm_shell.cwd / "fixed").touch()
 

@@ -9,7 +9,13 @@ import pytest
 
 from hpckit.errors import ConfigError
 from hpckit.model.settings import NoticeKind, UserNotice
-from hpckit.planning.notices import Destination, Transport, document, read_destinations, web_request
+from hpckit.planning.notices import (
+    Destination,
+    Transport,
+    build_notice_web_request,
+    notice_to_json,
+    parse_notice_destinations,
+)
 
 NOTICE = UserNotice(
     key="failed-00000-001",
@@ -27,21 +33,21 @@ NOTICE = UserNotice(
 
 def one(line: str) -> Destination:
     """Return the destination of one address."""
-    (found,) = read_destinations(line, "$HPCKIT_NOTIFY")
+    (found,) = parse_notice_destinations(line, "$HPCKIT_NOTIFY")
     return found
 
 
 def test_addresses_stand_one_per_line_with_comments() -> None:
     """Empty lines and comments count for nothing; places count what is left."""
     text = "# mine\n\nntfy://ntfy.sh/topic\n  exec:mail -s 'a run' me\nslack://a/b/c\n"
-    found = read_destinations(text, "the file x")
+    found = parse_notice_destinations(text, "the file x")
     assert [(each.place, each.transport) for each in found] == [
         (1, Transport.ntfy),
         (2, Transport.command),
         (3, Transport.apprise),
     ]
     assert found[1].words == ("mail", "-s", "a run", "me")
-    assert read_destinations("", "$HPCKIT_NOTIFY") == ()
+    assert parse_notice_destinations("", "$HPCKIT_NOTIFY") == ()
 
 
 @pytest.mark.parametrize(
@@ -57,7 +63,7 @@ def test_addresses_stand_one_per_line_with_comments() -> None:
 )
 def test_topics_of_ntfy(line: str, url: str, authorization: str | None) -> None:
     """Users and tokens leave the URL for a header; text and headers are ntfy's."""
-    request = web_request(one(line), NOTICE)
+    request = build_notice_web_request(one(line), NOTICE)
     assert request.url == url
     assert request.headers.get("Authorization") == authorization
     assert request.headers["Title"] == "a-1.0 failed fr?h"
@@ -67,10 +73,10 @@ def test_topics_of_ntfy(line: str, url: str, authorization: str | None) -> None:
 
 def test_web_hooks_get_json() -> None:
     """Any other web address gets a text; in Slack's own, nothing of it calls a channel."""
-    told = json.loads(web_request(one("https://chat.example/hooks/x?thread=1"), NOTICE).body)
+    told = json.loads(build_notice_web_request(one("https://chat.example/hooks/x?thread=1"), NOTICE).body)
     assert told == {"text": f"{NOTICE.title}\n{NOTICE.text}"}
-    assert web_request(one("http://chat/x"), NOTICE).url == "http://chat/x"
-    slack = web_request(one("https://hooks.slack.com/services/T/B/x"), NOTICE)
+    assert build_notice_web_request(one("http://chat/x"), NOTICE).url == "http://chat/x"
+    slack = build_notice_web_request(one("https://hooks.slack.com/services/T/B/x"), NOTICE)
     assert "boom &lt;!channel&gt; &amp; more" in json.loads(slack.body)["text"]
 
 
@@ -91,27 +97,22 @@ def test_web_hooks_get_json() -> None:
 def test_wrong_address_is_refused_without_being_shown(line: str) -> None:
     """The error says which address of what is wrong, and how one looks."""
     with pytest.raises(ConfigError, match=r"address 2 of \$HPCKIT_NOTIFY") as caught:
-        read_destinations(f"exec:true\n{line}", "$HPCKIT_NOTIFY")
+        parse_notice_destinations(f"exec:true\n{line}", "$HPCKIT_NOTIFY")
     assert "SECRET" not in caught.value.message + caught.value.hint
     assert "exec:COMMAND" in caught.value.hint
 
 
 def test_no_text_of_a_destination_shows_its_address() -> None:
     """Neither its name nor its repr, which a traceback might print."""
-    for line in (
-        "ntfy://tk_SECRET@host/SECRET",
-        "https://h/SECRET",
-        "exec:x SECRET",
-        "json://SECRET",
-    ):
+    for line in ("ntfy://tk_SECRET@host/SECRET", "https://h/SECRET", "exec:x SECRET", "json://SECRET"):
         found = one(line)
         assert "SECRET" not in f"{found!r} {found.name}"
         if found.transport in {Transport.ntfy, Transport.web_hook}:
-            assert "SECRET" not in repr(web_request(found, NOTICE))
+            assert "SECRET" not in repr(build_notice_web_request(found, NOTICE))
 
 
 def test_document_has_every_field() -> None:
     """What a command reads is what the notice's file holds."""
-    told = document(NOTICE)
+    told = notice_to_json(NOTICE)
     assert (told["v"], told["kind"], told["run"]) == (1, "failed", "a-1.0")
     assert told["at"] == "2026-01-02T00:00:00.000+00:00"

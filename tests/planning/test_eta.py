@@ -17,7 +17,7 @@ MINUTE = timedelta(minutes=1)
 def runs(state: RunState, *minutes: float | None) -> list[RunDuration]:
     """Return runs in this state that have lasted so long."""
     return [
-        RunDuration(state=state, elapsed=None if one is None else one * MINUTE) for one in minutes
+        RunDuration(state=state, elapsed=None if minute is None else minute * MINUTE) for minute in minutes
     ]
 
 

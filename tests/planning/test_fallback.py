@@ -13,10 +13,14 @@ from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig, Resources
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import BatchRule, FallbackLayout, Parallel, Reduction
-from hpckit.planning.fallback import check_min_nodes, fallback_nodes, layout_of_world
-from hpckit.planning.layout import layout_of, replica_nodes_of
+from hpckit.planning.fallback import (
+    check_shrinking_to_min_nodes,
+    find_layout_for_ranks,
+    list_fallback_node_counts,
+)
+from hpckit.planning.layout import count_run_replica_nodes, plan_run_layout
 from hpckit.planning.recovery.node_choice import RoundSizes
-from hpckit.planning.recovery.run_size import size_of
+from hpckit.planning.recovery.run_size import build_run_size
 
 FSDP = FallbackLayout(replicate=1, shard="rest")
 TENSOR = FallbackLayout(tensor="node")
@@ -34,44 +38,38 @@ FALLBACKS = st.builds(
 
 
 def run(
-    nodes: int,
-    min_nodes: int | None,
-    *fallback: FallbackLayout,
-    parallel: Parallel = WHOLE,
-    tasks: int = 1,
+    nodes: int, min_nodes: int | None, *fallback: FallbackLayout, parallel: Parallel = WHOLE, tasks: int = 1
 ) -> LaunchConfig:
     """Return a run of so many nodes with these layouts to fall back to."""
     resources = Resources(nodes=nodes, min_nodes=min_nodes, tasks_per_node=tasks)
-    return LaunchConfig(
-        name="x", resources=resources, parallel=replace(parallel, fallback=list(fallback))
-    )
+    return LaunchConfig(name="x", resources=resources, parallel=replace(parallel, fallback=list(fallback)))
 
 
 def test_run_without_a_whole_replica_has_the_first_listed_layout_that_fits() -> None:
     """Its own layout on all nodes, and below that the user's first choice for these nodes."""
     settings = run(4, 2, FallbackLayout(replicate=1, shard=2, pipeline=1), FSDP)
-    found = [str(layout_of_world(settings, nodes)) for nodes in (4, 3, 2)]
+    found = [str(find_layout_for_ranks(settings, nodes)) for nodes in (4, 3, 2)]
     assert found == ["pipeline 4", "shard 3", "shard 2"]
-    assert fallback_nodes(settings) == (2, 3)
+    assert list_fallback_node_counts(settings) == (2, 3)
     settings = run(4, 2, FSDP)
-    assert fallback_nodes(settings) == (3, 2)
+    assert list_fallback_node_counts(settings) == (3, 2)
 
 
 def test_whole_replicas_come_before_other_layouts() -> None:
     """With one of two replicas left, the layout is the run's own on fewer nodes than stand."""
     settings = run(4, 1, FSDP, parallel=Parallel(pipeline=2))
-    sizes = RoundSizes(wanted=4, fewest=1, replica_nodes=2, fallback=fallback_nodes(settings))
-    assert [sizes.fitting(nodes) for nodes in (4, 3, 2, 1, 0)] == [4, 2, 2, 1, 0]
-    assert str(layout_of_world(settings, 2)) == "pipeline 2"
-    assert str(layout_of_world(settings, 1)) == "replicate 1"
+    sizes = RoundSizes(wanted=4, fewest=1, replica_nodes=2, fallback=list_fallback_node_counts(settings))
+    assert [sizes.count_nodes_to_use(nodes) for nodes in (4, 3, 2, 1, 0)] == [4, 2, 2, 1, 0]
+    assert str(find_layout_for_ranks(settings, 2)) == "pipeline 2"
+    assert str(find_layout_for_ranks(settings, 1)) == "replicate 1"
 
 
 def test_other_layout_is_taken_where_replicas_would_be_too_few() -> None:
     """Three of four nodes are asked for at least: one replica of two nodes is less than that."""
     settings = run(4, 3, FSDP, parallel=Parallel(pipeline=2))
-    sizes = RoundSizes(wanted=4, fewest=3, replica_nodes=2, fallback=fallback_nodes(settings))
-    assert sizes.fitting(3) == 3
-    assert str(layout_of_world(settings, 3)) == "shard 3"
+    sizes = RoundSizes(wanted=4, fewest=3, replica_nodes=2, fallback=list_fallback_node_counts(settings))
+    assert sizes.count_nodes_to_use(3) == 3
+    assert str(find_layout_for_ranks(settings, 3)) == "shard 3"
 
 
 @given(
@@ -83,12 +81,7 @@ def test_other_layout_is_taken_where_replicas_would_be_too_few() -> None:
     standing=st.integers(0, 5),
 )
 def test_what_is_chosen_has_a_layout_and_all_ranks_find_it(
-    nodes: int,
-    fewest: int,
-    tasks: int,
-    pipeline: int,
-    fallback: Sequence[FallbackLayout],
-    standing: int,
+    nodes: int, fewest: int, tasks: int, pipeline: int, fallback: Sequence[FallbackLayout], standing: int
 ) -> None:
     """For every run that is accepted: from min_nodes on there is always a round with a layout.
 
@@ -97,40 +90,37 @@ def test_what_is_chosen_has_a_layout_and_all_ranks_find_it(
     asked = Parallel(pipeline=pipeline, shard="node")
     settings = run(nodes, min(fewest, nodes), *fallback, parallel=asked, tasks=tasks)
     try:
-        own = layout_of(settings)
-        check_min_nodes(settings)
+        own = plan_run_layout(settings)
+        check_shrinking_to_min_nodes(settings)
     except ConfigError:
         return
-    least, whole, size = min(fewest, nodes), replica_nodes_of(settings), size_of(settings)
+    least, whole, size = (min(fewest, nodes), count_run_replica_nodes(settings), build_run_size(settings))
     sizes = RoundSizes(
-        wanted=size.wanted_nodes(),
-        fewest=least,
-        replica_nodes=whole,
-        fallback=size.fallback_nodes,
+        wanted=size.count_wanted_nodes(), fewest=least, replica_nodes=whole, fallback=size.fallback_nodes
     )
-    chosen = sizes.fitting(standing)
+    chosen = sizes.count_nodes_to_use(standing)
     assert 0 <= chosen <= min(standing, nodes)
     if standing >= least:
         assert chosen >= least
-        assert sizes.holds(chosen)
+        assert sizes.has_layout_for(chosen)
     if chosen:
-        layout = layout_of_world(settings, chosen * tasks)
+        layout = find_layout_for_ranks(settings, chosen * tasks)
         assert layout.world_size == chosen * tasks
         possible = min(standing, nodes) // whole * whole
         if possible and possible >= least:
             assert (chosen, layout.with_replicas(1)) == (possible, own.with_replicas(1))
     good = [f"n{number}" for number in range(standing)]
-    assert len(sizes.chosen(good[:nodes], good)) == chosen
-    assert {*sizes.chosen(good[1 : 1 + nodes], good)} <= {*good}
+    assert len(sizes.choose_nodes(good[:nodes], good)) == chosen
+    assert {*sizes.choose_nodes(good[1 : 1 + nodes], good)} <= {*good}
 
 
 def test_spare_node_takes_the_place_in_a_round_of_another_layout() -> None:
     """Members stay; a run that has its nodes again has its own layout, in whole replicas."""
     sizes = RoundSizes(wanted=4, fewest=2, replica_nodes=4, fallback=(3, 2))
-    assert sizes.chosen("abcd", "abd") == ("a", "b", "d")
-    assert sizes.chosen("abd", "abds") == ("a", "b", "d", "s")
-    assert sizes.chosen("abd", "bds") == ("s", "b", "d")
-    assert sizes.chosen("abd", "bd") == ("b", "d")
+    assert sizes.choose_nodes("abcd", "abd") == ("a", "b", "d")
+    assert sizes.choose_nodes("abd", "abds") == ("a", "b", "d", "s")
+    assert sizes.choose_nodes("abd", "bds") == ("s", "b", "d")
+    assert sizes.choose_nodes("abd", "bd") == ("b", "d")
 
 
 @pytest.mark.parametrize(
@@ -146,26 +136,24 @@ def test_spare_node_takes_the_place_in_a_round_of_another_layout() -> None:
     ],
     ids=["second", "too_small", "word", "no_min_nodes", "scale", "tree", "none_listed"],
 )
-def test_layout_that_could_not_be_taken_is_refused_by_name(
-    settings: LaunchConfig, words: str
-) -> None:
+def test_layout_that_could_not_be_taken_is_refused_by_name(settings: LaunchConfig, words: str) -> None:
     """Before anything is queued, with the key, the number of nodes and the reason."""
     with pytest.raises(ConfigError, match=words) as refused:
-        check_min_nodes(settings)
+        check_shrinking_to_min_nodes(settings)
     assert refused.value.hint
 
 
 def test_ranks_that_have_no_layout_are_refused() -> None:
     """Neither whole replicas nor a listed layout: the sizes are named."""
-    with pytest.raises(ConfigError, match="3 ranks are no whole replicas of pipeline 4"):
-        layout_of_world(run(4, 2, FallbackLayout(shard=2)), 3)
+    with pytest.raises(ConfigError, match="3 ranks do not make whole replicas of pipeline 4"):
+        find_layout_for_ranks(run(4, 2, FallbackLayout(shard=2)), 3)
     with pytest.raises(ConfigError, match="1 rank"):
-        layout_of_world(run(2, 1, FSDP, tasks=2), 1)
+        find_layout_for_ranks(run(2, 1, FSDP, tasks=2), 1)
 
 
 def test_a_run_without_fallback_shrinks_by_whole_replicas() -> None:
     """Fewer replicas of the same layout need no list."""
     settings = run(4, 2, parallel=Parallel(shard=4), tasks=2)
-    check_min_nodes(settings)
-    assert layout_of_world(settings, 4) == Layout(shard=4)
-    assert fallback_nodes(settings) == ()
+    check_shrinking_to_min_nodes(settings)
+    assert find_layout_for_ranks(settings, 4) == Layout(shard=4)
+    assert list_fallback_node_counts(settings) == ()

@@ -9,7 +9,13 @@ import pytest
 
 from hpckit.errors import ConfigError, UsageError
 from hpckit.model.fault import Fault, FaultKind, FaultTarget
-from hpckit.planning.faults import outside_faults, parse_delay, plan_faults, schedule, split_words
+from hpckit.planning.faults import (
+    generate_random_fault_schedule,
+    group_words_by_fault,
+    parse_delay,
+    parse_externally_injected_faults,
+    parse_planned_faults,
+)
 
 PLANNED = [
     "kill rank=1 step=17",
@@ -27,22 +33,22 @@ OUTSIDE = ["kill rank=1", "stop agent node=n2", "term supervisor", "requeue", "f
 @pytest.mark.parametrize("text", PLANNED)
 def test_planned_fault_reads_back_from_its_text(text: str) -> None:
     """A planned fault and its text are the same thing."""
-    (fault,) = plan_faults([text])
+    (fault,) = parse_planned_faults([text])
     assert fault.text == text
-    assert plan_faults([fault.text]) == (fault,)
+    assert parse_planned_faults([fault.text]) == (fault,)
 
 
 @pytest.mark.parametrize("text", OUTSIDE)
 def test_outside_fault_reads_back_from_its_text(text: str) -> None:
     """A fault from outside and its text are the same thing."""
-    (fault,) = outside_faults([text])
+    (fault,) = parse_externally_injected_faults([text])
     assert fault.text == text
-    assert outside_faults([fault.text]) == (fault,)
+    assert parse_externally_injected_faults([fault.text]) == (fault,)
 
 
 def test_planned_fault_is_of_rank_0_and_once_unless_said() -> None:
     """Without a word about rank and times, it happens to rank 0, once."""
-    (fault,) = plan_faults(["abort step=0"])
+    (fault,) = parse_planned_faults(["abort step=0"])
     assert fault == Fault(kind=FaultKind.abort, rank=0, step=0, times=1)
 
 
@@ -59,15 +65,15 @@ def test_planned_fault_is_of_rank_0_and_once_unless_said() -> None:
         ("kill step=2 times=0", "times is '0'"),
         ("hang step=2 seconds=nan", "seconds is 'nan'"),
         ("exit step=2 code=256", "code is '256'"),
-        ("kill step=2 code=1", "knows no 'code=1'"),
-        ("kill agent step=2", "knows no 'agent'"),
-        ("kill step=2 17", "knows no '17'"),
+        ("kill step=2 code=1", "takes no 'code=1'"),
+        ("kill agent step=2", "takes no 'agent'"),
+        ("kill step=2 17", "takes no '17'"),
     ],
 )
 def test_bad_planned_fault_is_one_clear_error(text: str, said: str) -> None:
     """The error quotes the words, names what is wrong with them, and what is allowed."""
     with pytest.raises(ConfigError) as caught:
-        plan_faults(["kill step=1", text])
+        parse_planned_faults(["kill step=1", text])
     assert said in caught.value.message
     assert repr(text) in caught.value.message
     assert caught.value.hint
@@ -79,15 +85,15 @@ def test_bad_planned_fault_is_one_clear_error(text: str, said: str) -> None:
 def test_bad_outside_fault_is_a_usage_error(text: str) -> None:
     """What can't be done from outside, or not so, is refused."""
     with pytest.raises(UsageError):
-        outside_faults([text])
+        parse_externally_injected_faults([text])
 
 
 def test_words_of_a_command_line_are_split_at_kinds() -> None:
     """Quoted, separate or with commas: each kind begins a new fault."""
     words = ["kill rank=1", "stop", "agent", "node=n2", "tear,requeue"]
-    texts = split_words(words)
+    texts = group_words_by_fault(words)
     assert texts == ("kill rank=1", "stop agent node=n2", "tear", "requeue")
-    assert [fault.target for fault in outside_faults(texts)][:2] == [
+    assert [fault.target for fault in parse_externally_injected_faults(texts)][:2] == [
         FaultTarget.rank,
         FaultTarget.agent,
     ]
@@ -95,7 +101,9 @@ def test_words_of_a_command_line_are_split_at_kinds() -> None:
 
 def drawn(seed: int, count: int, *words: str, mtbf_s: int = 60) -> list[tuple[timedelta, Fault]]:
     """Return the first strikes of a schedule."""
-    strikes = schedule(seed, timedelta(seconds=mtbf_s), outside_faults(words), 4, ("n1", "n2"))
+    strikes = generate_random_fault_schedule(
+        seed, timedelta(seconds=mtbf_s), parse_externally_injected_faults(words), 4, ("n1", "n2")
+    )
     return list(itertools.islice(strikes, count))
 
 
@@ -107,14 +115,8 @@ def test_schedule_is_the_same_for_a_seed_and_another_for_another() -> None:
 
 def test_schedule_of_a_seed_never_changes() -> None:
     """A schedule written down years ago is still the one that a seed stands for."""
-    first = [
-        (round(after.total_seconds(), 3), fault.text) for after, fault in drawn(7, 3, *OUTSIDE)
-    ]
-    assert first == [
-        (23.479, "kill rank=1"),
-        (27.991, "term supervisor"),
-        (31.575, "term supervisor"),
-    ]
+    first = [(round(after.total_seconds(), 3), fault.text) for after, fault in drawn(7, 3, *OUTSIDE)]
+    assert first == [(23.479, "kill rank=1"), (27.991, "term supervisor"), (31.575, "term supervisor")]
 
 
 def test_schedule_has_the_mean_time_between_faults() -> None:
@@ -130,12 +132,12 @@ def test_schedule_draws_what_a_fault_leaves_open_and_keeps_what_it_says() -> Non
     """Ranks, nodes and places are drawn over all there are; what was said stays."""
     strikes = drawn(3, 400, "kill", "stop rank=2", "kill agent", "kill_node", "flip", "requeue")
     faults = [fault for _, fault in strikes]
-    assert {one.rank for one in faults if one.kind is FaultKind.stop} == {2}
-    killed = [one for one in faults if one.kind is FaultKind.kill]
+    assert {fault.rank for fault in faults if fault.kind is FaultKind.stop} == {2}
+    killed = [fault for fault in faults if fault.kind is FaultKind.kill]
     assert {one.rank for one in killed if one.target is FaultTarget.rank} == {0, 1, 2, 3}
     assert {one.node for one in killed if one.target is FaultTarget.agent} == {"n1", "n2"}
-    assert {one.node for one in faults if one.kind is FaultKind.kill_node} == {"n1", "n2"}
-    places = {one.fraction for one in faults if one.kind is FaultKind.flip}
+    assert {fault.node for fault in faults if fault.kind is FaultKind.kill_node} == {"n1", "n2"}
+    places = {fault.fraction for fault in faults if fault.kind is FaultKind.flip}
     assert len(places) > 10
     assert all(place is not None and 0 <= place < 1 for place in places)
 

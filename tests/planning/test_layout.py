@@ -13,19 +13,17 @@ from hpckit.errors import ConfigError
 from hpckit.model.launch import LaunchConfig, Resources
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.settings import BatchRule, Parallel, Precision, Recompute, Reduction
-from hpckit.model.parallel.share import share_batch
+from hpckit.model.parallel.share import compute_batch_share
 from hpckit.planning.layout import (
     NodeShape,
-    once_for_all,
+    cache_by_settings,
+    count_nodes_per_replica,
+    describe_layouts,
     plan_layout,
-    planned_layouts,
-    replica_nodes,
 )
 
 SIZES = st.sampled_from([1, 2, 3])
-LAYOUTS = st.builds(
-    Layout, replicate=SIZES, pipeline=SIZES, shard=SIZES, context=SIZES, tensor=SIZES
-)
+LAYOUTS = st.builds(Layout, replicate=SIZES, pipeline=SIZES, shard=SIZES, context=SIZES, tensor=SIZES)
 
 
 @given(layout=LAYOUTS)
@@ -43,17 +41,9 @@ def test_every_rank_has_its_own_place_and_replicas_are_outermost(layout: Layout)
 def test_data_ranks_share_the_batch_among_those_that_differ_in_data(layout: Layout) -> None:
     """Data ranks share the batch among those that differ in data."""
     for rank in range(layout.world_size):
-        same = [
-            one
-            for one in range(layout.world_size)
-            if layout.data_rank(one) == layout.data_rank(rank)
-        ]
-        assert tuple(same) == layout.peers(
-            rank, MeshAxis.pipeline, MeshAxis.context, MeshAxis.tensor
-        )
-    assert {layout.data_rank(one) for one in range(layout.world_size)} == set(
-        range(layout.data_size)
-    )
+        same = [one for one in range(layout.world_size) if layout.data_rank(one) == layout.data_rank(rank)]
+        assert tuple(same) == layout.peers(rank, MeshAxis.pipeline, MeshAxis.context, MeshAxis.tensor)
+    assert {layout.data_rank(one) for one in range(layout.world_size)} == set(range(layout.data_size))
 
 
 @given(batch=st.integers(1, 60), size=st.integers(1, 12))
@@ -61,9 +51,9 @@ def test_shares_cover_the_batch_once(batch: int, size: int) -> None:
     """Shares cover the batch once."""
     if batch < size:
         with pytest.raises(ValueError, match="rows for"):
-            share_batch(batch, 0, size)
+            compute_batch_share(batch, 0, size)
         return
-    shares = [share_batch(batch, rank, size) for rank in range(size)]
+    shares = [compute_batch_share(batch, rank, size) for rank in range(size)]
     rows = [row for share in shares for row in range(batch)[share.rows]]
     assert rows == list(range(batch))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
@@ -97,13 +87,13 @@ def test_words_become_numbers(parallel: Parallel, nodes: int, tasks: int, expect
     [
         (Parallel(replicate=3), 1, 4, "is 3 ranks, and the run has 4 ranks"),
         (Parallel(shard=3), 1, 4, "parallel.shard=3 does not divide the 4 ranks"),
-        (Parallel(shard=0), 1, 4, "parallel.shard=0 is no size"),
-        (Parallel(tensor="rest"), 1, 4, "parallel.tensor=rest is no size"),
+        (Parallel(shard=0), 1, 4, "parallel.shard=0 is not a valid size"),
+        (Parallel(tensor="rest"), 1, 4, "parallel.tensor=rest is not a valid size"),
         (Parallel(shard="rest"), 1, 4, "are both rest"),
-        (Parallel(tensor=4), 4, 1, "joined by a fast fabric"),
+        (Parallel(tensor=4), 4, 1, "in one node or NVLink domain"),
         (Parallel(shard=3, replicate=4), 4, 3, ""),
         (Parallel(shard=3, replicate=4), 6, 2, "parts of several replicas"),
-        (Parallel(pipeline=2, schedule="ZBV"), 1, 4, "no schedule"),
+        (Parallel(pipeline=2, schedule="ZBV"), 1, 4, "parallel.schedule=ZBV is not a known schedule"),
         (Parallel(pipeline=4, microbatches=3), 1, 4, "needs 4 or more"),
         (Parallel(pipeline=2, schedule="Interleaved1F1B", microbatches=3), 1, 2, "needs 4"),
         (Parallel(pipeline=4, microbatches=3, schedule="GPipe"), 1, 4, ""),
@@ -122,9 +112,7 @@ def test_words_become_numbers(parallel: Parallel, nodes: int, tasks: int, expect
         (Parallel(context=2, compile=True, recompute=Recompute.blocks), 1, 2, "cut .context 2."),
     ],
 )
-def test_what_cannot_hold_is_refused(
-    parallel: Parallel, nodes: int, tasks: int, message: str
-) -> None:
+def test_what_cannot_hold_is_refused(parallel: Parallel, nodes: int, tasks: int, message: str) -> None:
     """What cannot hold is refused."""
     shape = NodeShape(nodes=nodes, tasks_per_node=tasks)
     if not message:
@@ -158,23 +146,19 @@ def test_nodes_joined_by_nvlink_may_share_matrices() -> None:
 def test_a_replica_stands_on_whole_nodes() -> None:
     """A run shrinks by as many nodes at a time."""
     layout = plan_layout(Parallel(shard=4), NodeShape(nodes=4, tasks_per_node=2))
-    assert replica_nodes(layout, 2) == 2
+    assert count_nodes_per_replica(layout, 2) == 2
 
 
 def test_planned_layouts_are_said_unless_all_ranks_are_alike() -> None:
     """`check` and `--dry-run` say what a run shrinks by; of a sweep, which run has which."""
-    plain = LaunchConfig(
-        name="x", resources=Resources(nodes=4, tasks_per_node=2), parallel=Parallel()
-    )
+    plain = LaunchConfig(name="x", resources=Resources(nodes=4, tasks_per_node=2), parallel=Parallel())
     pairs = replace(plain, parallel=Parallel(shard=4))
     halves = replace(plain, parallel=Parallel(shard="node"))
-    whole = replace(
-        plain, resources=Resources(nodes=1, tasks_per_node=8), parallel=Parallel(shard=4)
-    )
-    assert planned_layouts([plain, plain]) == ()
-    assert planned_layouts([pairs]) == ("replicate 2 x shard 4 (a replica is 2 nodes)",)
-    assert planned_layouts([whole]) == ("replicate 2 x shard 4 (a node has 2 replicas)",)
-    assert planned_layouts([halves, plain, halves]) == (
+    whole = replace(plain, resources=Resources(nodes=1, tasks_per_node=8), parallel=Parallel(shard=4))
+    assert describe_layouts([plain, plain]) == ()
+    assert describe_layouts([pairs]) == ("replicate 2 x shard 4 (a replica is 2 nodes)",)
+    assert describe_layouts([whole]) == ("replicate 2 x shard 4 (a node has 2 replicas)",)
+    assert describe_layouts([halves, plain, halves]) == (
         "replicate 4 x shard 2 (a replica is 1 node): runs 0, 2",
     )
 
@@ -190,6 +174,6 @@ def test_runs_that_share_their_settings_are_looked_at_once() -> None:
     base = LaunchConfig()
     sweep = [replace(base, params={"lr": rate}) for rate in range(3)]
     others = [replace(base, resources=Resources(nodes=number)) for number in (2, 3, 2)]
-    asked = once_for_all(nodes)
+    asked = cache_by_settings(nodes)
     assert [asked(one) for one in (*sweep, *others)] == [1, 1, 1, 2, 3, 2]
     assert seen == [1, 2, 3, 2]

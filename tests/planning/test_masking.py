@@ -10,9 +10,9 @@ from hpckit.errors import ConfigError
 from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import SweepPoint
-from hpckit.planning.masking import exposed_keys, masked_point
-from hpckit.planning.secrecy import masked_text, masked_word
-from hpckit.planning.signature import run_signature
+from hpckit.planning.masking import find_keys_exposing_secrets, mask_point_secrets
+from hpckit.planning.secrecy import mask_message, mask_override
+from hpckit.planning.signature import compute_run_signature
 
 KEY = "hf_a1B2c3D4e5F6"
 SETTINGS = LaunchConfig(
@@ -30,7 +30,7 @@ def point(settings: LaunchConfig = SETTINGS, *overrides: str) -> SweepPoint:
 
 def test_masked_point_holds_its_secrets_in_one_place() -> None:
     """Configuration, settings, overrides and the text of the point have none; the rest stays."""
-    masked = masked_point(point(SETTINGS, f"+env.HF_TOKEN={KEY}", "seed=1"))
+    masked = mask_point_secrets(point(SETTINGS, f"+env.HF_TOKEN={KEY}", "seed=1"))
     for text in (KEY, "of the site"):
         assert text not in repr(masked)
     assert masked.overrides == ("+env.HF_TOKEN=***", "seed=1")
@@ -40,25 +40,23 @@ def test_masked_point_holds_its_secrets_in_one_place() -> None:
     assert masked.secrets.env == {"HF_TOKEN": KEY}
     assert masked.secrets.cluster == {"SITE_PASSWORD": "of the site"}
     clear = LaunchConfig(entry_point="a:b", env={"A": "plain"})
-    assert masked_point(point(clear)) == point(clear)
+    assert mask_point_secrets(point(clear)) == point(clear)
 
 
 def test_copy_of_a_secret_under_another_key_is_named() -> None:
     """A key is named if it holds a secret, in a list, too; short values are not looked for."""
-    settings = LaunchConfig(
-        command=["train", f"--key={KEY}"], env={"HF_TOKEN": KEY, "A_TOKEN": "ab"}
-    )
+    settings = LaunchConfig(command=["train", f"--key={KEY}"], env={"HF_TOKEN": KEY, "A_TOKEN": "ab"})
     config = {**to_plain(settings), "model": {"key": KEY, "name": "ab"}}
-    masked = masked_point(SweepPoint(overrides=(), config=config, settings=settings))
-    assert exposed_keys(masked) == ("command", "model.key")
-    assert exposed_keys(masked_point(point())) == ()
+    masked = mask_point_secrets(SweepPoint(overrides=(), config=config, settings=settings))
+    assert find_keys_exposing_secrets(masked) == ("command", "model.key")
+    assert find_keys_exposing_secrets(mask_point_secrets(point())) == ()
 
 
 def test_signature_does_not_depend_on_a_secret() -> None:
     """Two tokens compute the same thing, and a signature is nothing to guess a token by."""
     other = replace(SETTINGS, env={**SETTINGS.env, "HF_TOKEN": "another"})
     none = replace(SETTINGS, env={"A": "plain"})
-    found = [run_signature(masked_point(point(one)).config) for one in (SETTINGS, other, none)]
+    found = [compute_run_signature(mask_point_secrets(point(one)).config) for one in (SETTINGS, other, none)]
     assert found[0] == found[1] != found[2]
 
 
@@ -66,7 +64,7 @@ def test_signature_does_not_depend_on_a_secret() -> None:
 def test_value_that_cannot_be_a_secret_is_refused(value: str) -> None:
     """The mask itself (pasted from an output), and what no variable can hold."""
     with pytest.raises(ConfigError, match=r"env\.HF_TOKEN"):
-        masked_point(point(LaunchConfig(entry_point="a:b", env={"HF_TOKEN": value})))
+        mask_point_secrets(point(LaunchConfig(entry_point="a:b", env={"HF_TOKEN": value})))
 
 
 @pytest.mark.parametrize(
@@ -88,18 +86,16 @@ def test_value_that_cannot_be_a_secret_is_refused(value: str) -> None:
 )
 def test_word_is_masked_where_it_sets_a_secret(word: str, masked: str) -> None:
     """The key stays, the value goes, however the override is written."""
-    assert masked_word(word) == masked
+    assert mask_override(word) == masked
 
 
-@pytest.mark.parametrize(
-    "word", [f"env.HF_TOKEN={KEY}", "+env.HF_TOKEN=abc,d", "env.A=ghp_12345678"]
-)
+@pytest.mark.parametrize("word", [f"env.HF_TOKEN={KEY}", "+env.HF_TOKEN=abc,d", "env.A=ghp_12345678"])
 def test_message_quotes_no_secret_of_the_command_line(word: str) -> None:
     """Neither the word as it was given, nor a value of its sweep, nor the value alone."""
     values = word.partition("=")[2].split(",")
     said = f"{word}: no. And {word.partition('=')[0]}={values[0]}, in {word!r}."
-    text = masked_text(said, ("launch", word))
+    text = mask_message(said, ("launch", word))
     assert not any(f"={value}" in text for value in values)
     assert text.startswith(f"{word.partition('=')[0]}=***: no. And ")
-    assert masked_text("seed=1: no.", ("seed=1", word)) == "seed=1: no."
-    assert masked_text("no key of mine", (), {"key of mine"}) == "no ***"
+    assert mask_message("seed=1: no.", ("seed=1", word)) == "seed=1: no."
+    assert mask_message("no key of mine", (), {"key of mine"}) == "no ***"

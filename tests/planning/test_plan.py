@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 
 from hpckit.errors import ConfigError
-from hpckit.model.command import command_words
+from hpckit.model.command import split_command
 from hpckit.model.failure import RESTARTABLE
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources, Runtime
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
-from hpckit.planning.plan import LaunchIdentity, launch_name, make_plan
+from hpckit.planning.plan import LaunchIdentity, build_launch_plan, choose_launch_name
 
-SLURM = Cluster(
-    kind=ClusterKind.slurm, partition="batch", partitions=["batch", "urgent"], gpus_per_node=4
-)
+SLURM = Cluster(kind=ClusterKind.slurm, partition="batch", partitions=["batch", "urgent"], gpus_per_node=4)
 TASK = LaunchConfig(entry_point="train:main", cluster=SLURM)
 
 
@@ -29,7 +27,7 @@ def point(settings: LaunchConfig, *overrides: str) -> SweepPoint:
 
 def plan(*points: SweepPoint) -> LaunchPlan:
     """Plan these points under a fixed identity."""
-    return make_plan(
+    return build_launch_plan(
         points,
         identity=LaunchIdentity(id="demo-1", created_at=datetime(2026, 1, 2, tzinfo=UTC)),
         folder="/shared/outputs/demo-1",
@@ -118,7 +116,7 @@ def test_plan_asks_for_spare_nodes_beside_those_that_train(
     """Spare nodes are allocated and train nobody: the world is as large as without them."""
     asked = plan(point(asking(**resources, tasks_per_node=4))).jobs[0].resources
     assert asked.allocated_nodes == allocated
-    assert asked.outlives_a_node is outlives
+    assert asked.survives_node_loss is outlives
     assert asked.world_size == 8
 
 
@@ -155,9 +153,7 @@ def test_slurm_is_asked_for_a_power_cap_where_the_site_has_an_option(
     gpus: int | dict[str, Any], cap: float | None, option: str | None, asked: tuple[Any, ...]
 ) -> None:
     """Of runs with GPUs alone: an unknown option would have the job refused."""
-    cluster = Cluster(
-        kind=ClusterKind.slurm, gpus_per_node=4, power_cap_w=cap, power_cap_option=option
-    )
+    cluster = Cluster(kind=ClusterKind.slurm, gpus_per_node=4, power_cap_w=cap, power_cap_option=option)
     resources = gpus if isinstance(gpus, dict) else {"gpus_per_node": gpus}
     settings = replace(asking(**resources), cluster=cluster)
     assert plan(point(settings)).jobs[0].resources.additional_parameters == asked
@@ -195,7 +191,7 @@ def test_power_cap_that_cannot_be_is_refused(cluster: dict[str, Any], error: str
 )
 def test_launch_name_is_as_configured_or_says_what_runs(settings: LaunchConfig, name: str) -> None:
     """A name is kept as given; without one the task names the launch."""
-    assert launch_name(settings) == name
+    assert choose_launch_name(settings) == name
 
 
 @pytest.mark.parametrize(
@@ -206,7 +202,7 @@ def test_launch_name_is_as_configured_or_says_what_runs(settings: LaunchConfig, 
         (replace(TASK, entry_point="train"), "package.module:function"),
         (replace(TASK, entry_point="train.py"), "names a file"),
         (replace(TASK, entry_point="sub/train.py:run"), "names a file"),
-        (replace(TASK, seed=-1), "seed is -1; it has to be at least 0, and at most 4294967295"),
+        (replace(TASK, seed=-1), "seed is -1; it must be at least 0, and at most 4294967295"),
         (replace(TASK, seed=5_000_000_000), "seed is 5000000000"),
         (replace(TASK, entry_point=None, command=""), "empty"),
         (replace(TASK, entry_point=None, command="echo 'x"), "no closing quotation"),
@@ -223,9 +219,7 @@ def test_launch_name_is_as_configured_or_says_what_runs(settings: LaunchConfig, 
         (asking(array_parallelism=0), "resources.array_parallelism is 0"),
         (asking(gpus_per_node=8), "a node of this cluster has 4"),
         (
-            replace(
-                asking(tasks_per_node=4, cpus_per_task=5), cluster=replace(SLURM, cpus_per_node=16)
-            ),
+            replace(asking(tasks_per_node=4, cpus_per_task=5), cluster=replace(SLURM, cpus_per_node=16)),
             "needs 20 CPUs, but a node of this cluster has 16 (cluster.cpus_per_node)",
         ),
         (asking(partition="bacth"), "'bacth' is not one of this cluster's: batch, urgent"),
@@ -240,7 +234,7 @@ def test_launch_name_is_as_configured_or_says_what_runs(settings: LaunchConfig, 
         (replace(TASK, recovery=Recovery(backoff_s=-1)), "recovery.backoff_s is -1"),
         (replace(TASK, recovery=Recovery(max_backoff_s=-2)), "recovery.max_backoff_s is -2"),
         (replace(TASK, recovery=Recovery(nan_patience=-1)), "recovery.nan_patience is -1"),
-        (timed(node_timeout_s=1.5), "runtime.node_timeout_s is 1.5; it has to be at least 2"),
+        (timed(node_timeout_s=1.5), "runtime.node_timeout_s is 1.5; it must be at least 2"),
         (timed(node_timeout_s=float("nan")), "runtime.node_timeout_s is nan"),
         (timed(hang_min_s=-1), "runtime.hang_min_s is -1"),
         (timed(hang_factor=0.5), "runtime.hang_factor is 0.5"),
@@ -252,7 +246,7 @@ def test_launch_name_is_as_configured_or_says_what_runs(settings: LaunchConfig, 
         (replace(TASK, cluster=replace(SLURM, max_parallel=0)), "cluster.max_parallel is 0"),
         (
             replace(asking(nodes=2), cluster=Cluster(kind=ClusterKind.local)),
-            "the local executor has this one machine",
+            "the local executor has only this machine",
         ),
         (
             replace(asking(spare_nodes=1), cluster=Cluster(kind=ClusterKind.local)),
@@ -351,4 +345,4 @@ def test_plan_refuses_an_empty_sweep() -> None:
 )
 def test_command_words_are_split_without_a_shell(command: Any, words: tuple[str, ...]) -> None:
     """Quotes group as in a shell; variables, globs and pipes are words like any other."""
-    assert command_words(command) == words
+    assert split_command(command) == words

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from hpckit.errors import ConfigError
-from hpckit.planning.printed_metrics import printed_patterns, printed_row
+from hpckit.planning.printed_metrics import compile_metric_patterns, parse_printed_metrics
 
 LOSS = [
     ("loss: 0.3", None, 0.3),
@@ -56,7 +56,7 @@ LOSS = [
 @pytest.mark.parametrize(("line", "step", "loss"), LOSS)
 def test_a_name_in_front_of_a_number_is_found(line: str, step: int | None, loss: object) -> None:
     """However it is written; the step stands in the same line, or is not known."""
-    assert printed_row(line, printed_patterns(["loss"])) == {"step": step, "loss": loss}
+    assert parse_printed_metrics(line, compile_metric_patterns(["loss"])) == {"step": step, "loss": loss}
 
 
 @pytest.mark.parametrize(
@@ -78,29 +78,21 @@ def test_a_name_in_front_of_a_number_is_found(line: str, step: int | None, loss:
             *("loss: 900 MB", "loss: 1.2 GB", "loss: 3 MiB", "loss 1.5 T", "loss: 12 GHz"),
             *("loss: 2 min", "loss: 3 hours", "loss: 5 h", "loss 3 min 20 s", "loss 2 h 30 min"),
             *("loss: 9 of 10", "loss: 9 out of 10", "loss: 1'234.5", "loss: 50‰"),
-            *(
-                "loss: 1.5 e-3",
-                "loss: 1.5x10^-3",
-                "loss: 1.5\u00d710⁻³",
-                "loss: 2^10",
-                "loss: 2**10",
-            ),
+            *("loss: 1.5 e-3", "loss: 1.5x10^-3", "loss: 1.5\u00d710⁻³", "loss: 2^10", "loss: 2**10"),
         ),
     ],
 )
 def test_other_words_and_texts_are_no_metric(line: str) -> None:
     """A name is a whole word, what follows is a whole number, and only one value is meant."""
-    assert printed_row(line, printed_patterns(["loss"])) == {}
+    assert parse_printed_metrics(line, compile_metric_patterns(["loss"])) == {}
 
 
 def test_regular_expressions_name_their_metrics() -> None:
     """Groups are metrics, and a group `step` is the step; several patterns make one row."""
-    wanted = printed_patterns(
-        [r"it=(?P<step>\d+) top1 (?P<acc>\S+) top5 (?P<acc5>\S+)", "val loss"]
-    )
+    wanted = compile_metric_patterns([r"it=(?P<step>\d+) top1 (?P<acc>\S+) top5 (?P<acc5>\S+)", "val loss"])
     line = "it=30 top1 70.1% top5 90, val loss 0.4, step 5"
-    assert printed_row(line, wanted) == {"step": 30, "acc": 70.1, "acc5": 90, "val loss": 0.4}
-    assert printed_row("it=30 top1 x top5 y", wanted) == {}
+    assert parse_printed_metrics(line, wanted) == {"step": 30, "acc": 70.1, "acc5": 90, "val loss": 0.4}
+    assert parse_printed_metrics("it=30 top1 x top5 y", wanted) == {}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +100,7 @@ def test_regular_expressions_name_their_metrics() -> None:
 )
 def test_time_for_a_line_grows_as_the_line_does(piece: str) -> None:
     """No program keeps the agent busy by what it prints: eight times the line, not sixty times."""
-    ((pattern, _, _),) = printed_patterns(["loss"])
+    ((pattern, _, _),) = compile_metric_patterns(["loss"])
 
     def took(size: int) -> float:
         line = piece * (size // len(piece))
@@ -123,11 +115,11 @@ def test_time_for_a_line_grows_as_the_line_does(piece: str) -> None:
 
 def test_long_numbers_are_no_step() -> None:
     """Python reads no number of more than 4300 digits: such a line must not end the reading."""
-    wanted = printed_patterns(["loss", r"(?P<step>\d+) acc (?P<acc>\S+)"])
+    wanted = compile_metric_patterns(["loss", r"(?P<step>\d+) acc (?P<acc>\S+)"])
     for digits in (16, 1900):
-        assert printed_row(f"step {'9' * digits} loss: 3", wanted)["step"] is None
-    assert printed_row("9" * 5000 + " loss: 3", wanted) == {}
-    assert printed_row("step " + "9" * 1900 + " acc 3", wanted) == {"step": None, "acc": 3}
+        assert parse_printed_metrics(f"step {'9' * digits} loss: 3", wanted)["step"] is None
+    assert parse_printed_metrics("9" * 5000 + " loss: 3", wanted) == {}
+    assert parse_printed_metrics("step " + "9" * 1900 + " acc 3", wanted) == {"step": None, "acc": 3}
 
 
 @pytest.mark.parametrize(
@@ -137,14 +129,14 @@ def test_long_numbers_are_no_step() -> None:
         ("loss (?:is )?", "without a named group", "(?P<accuracy>"),
         ("loss ([0-9.]+)", "without a named group", "(?P<accuracy>"),
         ("loss (.*)", "without a named group", "(?P<accuracy>"),
-        ("loss:", "ends in a sign", "'loss'"),
-        ("val loss = ", "ends in a sign", "'val loss'"),
+        ("loss:", "ends in : or =", "'loss'"),
+        ("val loss = ", "ends in : or =", "'val loss'"),
     ],
 )
 def test_expressions_without_a_name_and_signs_are_refused(text: str, words: str, hint: str) -> None:
     """Taken as names they would find nothing, and nobody would know why."""
     with pytest.raises(ConfigError) as told:
-        printed_patterns([text])
+        compile_metric_patterns([text])
     assert repr(text) in told.value.message
     assert words in told.value.message
     assert hint in told.value.hint
@@ -153,14 +145,14 @@ def test_expressions_without_a_name_and_signs_are_refused(text: str, words: str,
 def test_names_may_hold_what_expressions_mostly_hold() -> None:
     """Only what no name has makes a text an expression."""
     line = "acc@1 (avg): 3, loss[train] 4"
-    wanted = printed_patterns(["acc@1 (avg)", "loss[train]"])
-    assert printed_row(line, wanted) == {"step": None, "acc@1 (avg)": 3, "loss[train]": 4}
+    wanted = compile_metric_patterns(["acc@1 (avg)", "loss[train]"])
+    assert parse_printed_metrics(line, wanted) == {"step": None, "acc@1 (avg)": 3, "loss[train]": 4}
 
 
 @pytest.mark.parametrize("text", ["(?P<a", "", " ", "at", "round", r"(?P<step>\d+)", r"(?P<at>.)"])
 def test_what_names_no_metric_is_refused(text: str) -> None:
     """With the text, and what is allowed."""
     with pytest.raises(ConfigError) as told:
-        printed_patterns([text])
+        compile_metric_patterns([text])
     assert repr(text) in told.value.message
     assert "named groups" in told.value.hint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpckit.planning.secrecy import is_secret, known_secrets
+from hpckit.planning.secrecy import find_secrets_in_environment, is_secret_variable
 
 LONG = "a1B2c3D4e5F6g7H8i9J0"
 
@@ -69,26 +69,28 @@ PLAIN = (
 @pytest.mark.parametrize("name", BY_NAME)
 def test_secret_is_known_by_its_name(name: str) -> None:
     """Whatever its value, a variable of such a name is taken for a secret."""
-    assert is_secret(name, "word of mine")
-    assert is_secret(name.lower(), "12345678901234567890")
+    assert is_secret_variable(name, "word of mine")
+    assert is_secret_variable(name.lower(), "12345678901234567890")
 
 
 @pytest.mark.parametrize("value", BY_VALUE)
 def test_secret_is_known_by_its_value(value: str) -> None:
     """Whatever its name, a variable that holds a key of a well-known kind is a secret."""
-    assert is_secret("SETTING", value)
-    assert is_secret("SETTING_PATH", value)
+    assert is_secret_variable("SETTING", value)
+    assert is_secret_variable("SETTING_PATH", value)
 
 
 @pytest.mark.parametrize(("name", "value"), PLAIN)
 def test_plain_variable_is_not_taken_for_a_secret(name: str, value: str) -> None:
     """What only sounds like a secret stays visible, and tells runs apart."""
-    assert not is_secret(name, value)
+    assert not is_secret_variable(name, value)
 
 
 def test_secret_is_known_by_the_environment_it_comes_from() -> None:
     """A value that holds a secret of the launching shell is one under any name."""
-    known = known_secrets({"MY_SECRET": "of no known form", "A_TOKEN": "abc", "HOME": "/home/me"})
+    known = find_secrets_in_environment(
+        {"MY_SECRET": "of no known form", "A_TOKEN": "abc", "HOME": "/home/me"}
+    )
     assert known == {"of no known form"}
-    assert is_secret("HEADER", "key: of no known form!", known)
-    assert not is_secret("WORKING_FOLDER", "/home/me/abc", known)
+    assert is_secret_variable("HEADER", "key: of no known form!", known)
+    assert not is_secret_variable("WORKING_FOLDER", "/home/me/abc", known)

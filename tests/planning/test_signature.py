@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.planning.signature import run_signature
+from hpckit.planning.signature import compute_run_signature
 
 CONFIG: dict[str, Any] = {
     "seed": 0,
@@ -19,12 +19,12 @@ CONFIG: dict[str, Any] = {
 
 def test_signature_is_sixteen_hex_digits() -> None:
     """A signature is short enough to type and safe in file names."""
-    assert re.fullmatch(r"[0-9a-f]{16}", run_signature(CONFIG))
+    assert re.fullmatch(r"[0-9a-f]{16}", compute_run_signature(CONFIG))
 
 
 def test_signature_is_stable_over_releases() -> None:
     """The signature of a given configuration never changes: folders of old launches hold it."""
-    assert run_signature(CONFIG) == "ac6e23cd953dd058"
+    assert compute_run_signature(CONFIG) == "ac6e23cd953dd058"
 
 
 def turned(value: Any, *path: str) -> Any:
@@ -41,21 +41,21 @@ TREE = {"net": {"layers": {"conv": 1, "relu": 2}}, "params": {"b": {"y": 1, "x":
 def test_signature_does_not_depend_on_the_order_of_names(path: tuple[str, ...]) -> None:
     """Keys of the root and of hpckit's sections are read by name: their order does not matter."""
     config = {**CONFIG, **TREE, "env": {"B": "1", "A": "2"}}
-    assert run_signature(turned(config, *path)) == run_signature(config)
+    assert compute_run_signature(turned(config, *path)) == compute_run_signature(config)
 
 
 @pytest.mark.parametrize("path", [("net", "layers"), ("params",), ("params", "b")])
 def test_signature_depends_on_the_order_of_mappings_of_the_users_own(path: tuple[str, ...]) -> None:
     """A function may go through them: layers in another order are another model."""
     config = {**CONFIG, **TREE}
-    assert run_signature(turned(config, *path)) != run_signature(config)
+    assert compute_run_signature(turned(config, *path)) != compute_run_signature(config)
 
 
 def test_signature_of_a_command_does_not_depend_on_the_order_of_params() -> None:
     """It takes them by name, `${params.lr}`, so the words of a launch may come in any order."""
     config = {**CONFIG, **TREE, "entry_point": None, "command": ["python", "train.py", "1"]}
-    assert run_signature(turned(config, "params")) == run_signature(config)
-    assert run_signature(turned(config, "params", "b")) != run_signature(config)
+    assert compute_run_signature(turned(config, "params")) == compute_run_signature(config)
+    assert compute_run_signature(turned(config, "params", "b")) != compute_run_signature(config)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_signature_of_a_command_does_not_depend_on_the_order_of_params() -> None
 )
 def test_signature_ignores_where_and_how_a_run_runs(change: dict[str, Any]) -> None:
     """Name, place, cluster, recovery and planned faults do not change what is computed."""
-    assert run_signature({**CONFIG, **change}) == run_signature(CONFIG)
+    assert compute_run_signature({**CONFIG, **change}) == compute_run_signature(CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_signature_ignores_where_and_how_a_run_runs(change: dict[str, Any]) -> N
 )
 def test_signature_changes_with_what_is_computed(change: dict[str, Any]) -> None:
     """A user's key, the seed, the task, its environment and the shape of the world each count."""
-    assert run_signature({**CONFIG, **change}) != run_signature(CONFIG)
+    assert compute_run_signature({**CONFIG, **change}) != compute_run_signature(CONFIG)
 
 
 def of_resources(**asked: object) -> str:
     """Return the signature of a run that asks for this."""
-    return run_signature({**CONFIG, "resources": {"nodes": 1, "tasks_per_node": 4, **asked}})
+    return compute_run_signature({**CONFIG, "resources": {"nodes": 1, "tasks_per_node": 4, **asked}})
 
 
 @pytest.mark.parametrize(

@@ -11,20 +11,25 @@ import pytest
 
 from hpckit.errors import ConfigError
 from hpckit.model import events
-from hpckit.model.blocked import blocked_runs
+from hpckit.model.blocked import mark_runs_that_cannot_start
 from hpckit.model.cluster.site import NO_LIMITS, SubmitLimits
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.history import LaunchHistory, read_history
+from hpckit.model.history import LaunchHistory, build_launch_history
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.model.run import Observation, RunRecord, RunView
-from hpckit.model.stages import DependencyType, earlier, followed, with_followed
-from hpckit.model.states import Judgement, RunState, Standing, parse_state
-from hpckit.planning.jobs.stage_jobs import waits
-from hpckit.planning.plan import LaunchIdentity, make_plan
-from hpckit.planning.recovery.resume import Known, added_jobs_of_stages, choose
-from hpckit.planning.stages import read_stages
+from hpckit.model.stages import (
+    DependencyType,
+    add_prerequisite_runs,
+    list_prerequisite_runs,
+    map_earlier_stages_to_runs,
+)
+from hpckit.model.states import Judgement, RunState, Standing, parse_slurm_state
+from hpckit.planning.jobs.stage_jobs import build_slurm_dependency
+from hpckit.planning.plan import LaunchIdentity, build_launch_plan
+from hpckit.planning.recovery.resume import Known, build_resumed_stage_jobs, choose_runs_to_resume
+from hpckit.planning.stages import parse_stages
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
 PIPELINE: Mapping[str, Any] = {
@@ -34,9 +39,7 @@ PIPELINE: Mapping[str, Any] = {
     "report": {"once": True, "after": "afterany"},
 }
 TASK = LaunchConfig(
-    entry_point="train:main",
-    cluster=Cluster(kind=ClusterKind.slurm, gpus_per_node=4),
-    stages=dict(PIPELINE),
+    entry_point="train:main", cluster=Cluster(kind=ClusterKind.slurm, gpus_per_node=4), stages=dict(PIPELINE)
 )
 
 
@@ -55,22 +58,18 @@ def points(count: int, *, gpus: Mapping[int, int] | None = None, **fields: Any) 
 def plan(given: list[SweepPoint], limits: SubmitLimits = NO_LIMITS) -> LaunchPlan:
     """Plan these points."""
     identity = LaunchIdentity(id="demo", created_at=AT)
-    return make_plan(
-        given, identity=identity, folder="/f", arguments=(), python="/p", limits=limits
-    )
+    return build_launch_plan(given, identity=identity, folder="/f", arguments=(), python="/p", limits=limits)
 
 
 def history(made: LaunchPlan, *more: events.Event) -> LaunchHistory:
     """Return the history of a plan whose job K is 100 + K to Slurm."""
-    accepted = [
-        events.Submitted(at=AT, job_index=job.index, job=str(100 + job.index)) for job in made.jobs
-    ]
-    return read_history(made.jobs, [*accepted, *more])
+    accepted = [events.Submitted(at=AT, job_index=job.index, job=str(100 + job.index)) for job in made.jobs]
+    return build_launch_history(made.jobs, [*accepted, *more])
 
 
 def dependencies(made: LaunchPlan, known: LaunchHistory) -> list[str | None]:
     """Return what each job waits for."""
-    return [waits(job, made.stages, known) for job in made.jobs]
+    return [build_slurm_dependency(job, made.stages, known) for job in made.jobs]
 
 
 def view(made: LaunchPlan, run: int, state: RunState, *, slurm: str | None = None) -> RunView:
@@ -91,7 +90,7 @@ def view(made: LaunchPlan, run: int, state: RunState, *, slurm: str | None = Non
     )
     seen = None
     if slurm is not None:
-        seen = Observation(job=f"9_{run}", state=parse_state(slurm), seen_at=AT)
+        seen = Observation(job=f"9_{run}", state=parse_slurm_state(slurm), seen_at=AT)
     return RunView(record=record, observation=seen, asked=True)
 
 
@@ -108,35 +107,32 @@ def failing_middle(made: LaunchPlan) -> tuple[RunView, ...]:
         view(made, 4, PENDING, slurm="CANCELLED"),
         view(made, 5, DONE, slurm="COMPLETED"),
     ]
-    return blocked_runs(seen, made.stages)
+    return mark_runs_that_cannot_start(seen, made.stages)
 
 
 @pytest.mark.parametrize(
     ("stages", "said"),
     [
-        ({"Prepare": {}}, "stages.Prepare is no name"),
-        ({"prepare": "cpu"}, "has to be a mapping"),
+        ({"Prepare": {}}, "stages.Prepare is not a valid stage name"),
+        ({"prepare": "cpu"}, "must be a mapping"),
         ({"prepare": {"override": []}}, "did you mean stages.prepare.overrides"),
-        ({"prepare": {"overrides": "resources=cpu"}}, "has to be a list"),
-        ({"prepare": {"once": "yes"}}, "has to be true or false"),
+        ({"prepare": {"overrides": "resources=cpu"}}, "must be a list"),
+        ({"prepare": {"once": "yes"}}, "must be true or false"),
         ({"prepare": {"after": "afterok"}}, "there is no stage before it"),
         ({"prepare": {}, "train": {"after": "notok"}}, "one of afterok, aftercorr, afterany"),
-        (
-            {"prepare": {"once": True}, "train": {"after": "aftercorr"}},
-            "needs a run for every point",
-        ),
+        ({"prepare": {"once": True}, "train": {"after": "aftercorr"}}, "needs a run for every point"),
     ],
 )
 def test_stages_that_make_no_sense_are_refused(stages: Mapping[str, Any], said: str) -> None:
     """Each refusal names the key, its value and what is allowed."""
     with pytest.raises(ConfigError) as raised:
-        read_stages(stages)
+        parse_stages(stages)
     assert said in f"{raised.value.message} {raised.value.hint}"
 
 
 def test_stages_follow_point_by_point_where_both_are_swept() -> None:
     """Without a word on it, corr follows a swept stage, ok any other."""
-    kinds = [stage.after for stage in read_stages(PIPELINE)]
+    kinds = [stage.after for stage in parse_stages(PIPELINE)]
     assert kinds == [
         DependencyType.afterok,
         DependencyType.afterok,
@@ -148,14 +144,14 @@ def test_stages_follow_point_by_point_where_both_are_swept() -> None:
 def test_runs_know_what_they_follow_and_what_came_before() -> None:
     """An evaluation follows its own training and finds the data; the report finds everything."""
     stages = plan(points(3)).stages
-    assert [list(followed(stages, run)) for run in (0, 2, 5, 7)] == [[], [0], [2], [4, 5, 6]]
-    assert earlier(stages, 5) == {"prepare": range(1), "train": range(2, 3)}
-    assert earlier(stages, 7) == {
+    assert [list(list_prerequisite_runs(stages, run)) for run in (0, 2, 5, 7)] == [[], [0], [2], [4, 5, 6]]
+    assert map_earlier_stages_to_runs(stages, 5) == {"prepare": range(1), "train": range(2, 3)}
+    assert map_earlier_stages_to_runs(stages, 7) == {
         "prepare": range(1),
         "train": range(1, 4),
         "evaluate": range(4, 7),
     }
-    assert with_followed(stages, [5]) == (0, 2, 5)
+    assert add_prerequisite_runs(stages, [5]) == (0, 2, 5)
 
 
 def test_jobs_of_stages_wait_for_the_stage_before() -> None:
@@ -168,12 +164,7 @@ def test_jobs_of_stages_wait_for_the_stage_before() -> None:
         [(1, DependencyType.aftercorr)],
         [(2, DependencyType.afterany)],
     ]
-    assert dependencies(made, history(made)) == [
-        None,
-        "afterok:100",
-        "aftercorr:101",
-        "afterany:102",
-    ]
+    assert dependencies(made, history(made)) == [None, "afterok:100", "aftercorr:101", "afterany:102"]
 
 
 def test_jobs_of_stages_hold_the_same_points_whatever_each_asks_for() -> None:
@@ -193,10 +184,7 @@ def test_jobs_of_stages_hold_the_same_points_whatever_each_asks_for() -> None:
 def test_arrays_of_a_limited_cluster_come_stage_by_stage() -> None:
     """No array is too long, and an evaluation stands right behind its trainings."""
     made = plan(points(5), SubmitLimits(array_index=2))
-    assert [job.runs for job in made.jobs] == [
-        *((0,), (1, 2), (6, 7), (3, 4), (8, 9), (5,), (10,)),
-        (11,),
-    ]
+    assert [job.runs for job in made.jobs] == [*((0,), (1, 2), (6, 7), (3, 4), (8, 9), (5,), (10,)), (11,)]
     assert dependencies(made, history(made))[1:7] == [
         *("afterok:100", "aftercorr:101", "afterok:100", "aftercorr:103", "afterok:100"),
         "afterok:105",
@@ -206,15 +194,15 @@ def test_arrays_of_a_limited_cluster_come_stage_by_stage() -> None:
 def test_jobs_do_not_wait_for_what_slurm_has_no_more() -> None:
     """What is not in the queue any more is over: each run sees for itself what came of it."""
     made = plan(points(2))
-    assert waits(made.jobs[1], made.stages, history(made), {"101"}) is None
-    assert waits(made.jobs[2], made.stages, history(made), {"101"}) == "aftercorr:101"
+    assert build_slurm_dependency(made.jobs[1], made.stages, history(made), {"101"}) is None
+    assert build_slurm_dependency(made.jobs[2], made.stages, history(made), {"101"}) == "aftercorr:101"
 
 
 def test_signatures_tell_what_a_run_follows() -> None:
     """Two evaluations of one configuration differ where they evaluate different trainings."""
     given = [
-        replace(one, config={**one.config, "lr": 0}) if one.stage == "evaluate" else one
-        for one in points(2)
+        replace(point, config={**point.config, "lr": 0}) if point.stage == "evaluate" else point
+        for point in points(2)
     ]
     runs = plan(given).runs
     assert runs[3].config == runs[4].config
@@ -246,11 +234,11 @@ def test_runs_behind_a_failed_one_are_cancelled_with_the_reason() -> None:
 def test_runs_behind_a_failed_one_name_the_first_cause() -> None:
     """What never began because of what never began says what failed in the end."""
     stages = dict(PIPELINE) | {"report": {"once": True, "after": "afterok"}}
-    given = [replace(one, settings=replace(one.settings, stages=stages)) for one in points(1)]
+    given = [replace(point, settings=replace(point.settings, stages=stages)) for point in points(1)]
     made = plan(given)
     seen = [view(made, 0, FAILED, slurm="FAILED")]
     seen += [view(made, run, PENDING, slurm="CANCELLED") for run in (1, 2, 3)]
-    reasons = {one.blocked for one in blocked_runs(seen, made.stages)[1:]}
+    reasons = {run.blocked for run in mark_runs_that_cannot_start(seen, made.stages)[1:]}
     assert reasons == {"stage prepare failed (run 0: exception: boom)"}
 
 
@@ -260,31 +248,26 @@ def test_runs_that_still_wait_are_not_blocked() -> None:
     failed = view(made, 1, FAILED, slurm="FAILED")
     queued = view(made, 2, PENDING, slurm="PENDING")
     unborn = replace(queued, observation=None)
-    assert blocked_runs([failed, queued], made.stages)[1].state is PENDING
-    (_, known) = blocked_runs([failed, unborn], made.stages, unborn=[2])
+    assert mark_runs_that_cannot_start([failed, queued], made.stages)[1].state is PENDING
+    (_, known) = mark_runs_that_cannot_start([failed, unborn], made.stages, unborn=[2])
     assert known.blocked == ""
 
 
 def test_resume_picks_up_at_the_failed_stage() -> None:
     """The failed training, its evaluation, and the report over all are submitted again."""
     made = plan(points(2))
-    choice = choose(failing_middle(made), Known(), cancelled=False, stages=made.stages)
+    choice = choose_runs_to_resume(failing_middle(made), Known(), cancelled=False, stages=made.stages)
     assert choice.resumed == (2, 4, 5)
     known = history(made)
-    jobs = added_jobs_of_stages(
-        "demo",
-        choice.resumed,
-        made.stages,
-        job_of=known.job_of,
-        begun={2, 5},
-        first_index=4,
+    jobs = build_resumed_stage_jobs(
+        "demo", choice.resumed, made.stages, job_of=known.find_job_of_run, begun={2, 5}, first_index=4
     )
     assert [(job.index, job.runs) for job in jobs] == [(4, (2,)), (5, (4,)), (6, (5,))]
     added = [events.JobAdded(at=AT, job=job, after=(1,)) for job in jobs]
     taken = [events.Submitted(at=AT, job_index=index, job=str(100 + index)) for index in (4, 5)]
     known = history(made, *added, *taken)
-    assert waits(jobs[1], made.stages, known, {"104"}) == "afterok:104"
-    assert waits(jobs[2], made.stages, known, {"104", "105"}) == "afterany:105"
+    assert build_slurm_dependency(jobs[1], made.stages, known, {"104"}) == "afterok:104"
+    assert build_slurm_dependency(jobs[2], made.stages, known, {"104", "105"}) == "afterany:105"
 
 
 def test_run_that_waited_for_an_earlier_job_is_resumed_after_all() -> None:
@@ -295,17 +278,17 @@ def test_run_that_waited_for_an_earlier_job_is_resumed_after_all() -> None:
         view(made, 1, RunState.running, slurm="RUNNING"),
         view(made, 2, PENDING, slurm="CANCELLED"),
     ]
-    known = blocked_runs(seen, made.stages, resumed={1: 4})
-    assert known[2].blocked == "stage train had not completed in time (run 1, resumed since)"
-    assert choose(known, Known(), cancelled=False, stages=made.stages).resumed == (2,)
-    assert blocked_runs(seen, made.stages, resumed={1: 4, 2: 5})[2].blocked == ""
+    known = mark_runs_that_cannot_start(seen, made.stages, resumed={1: 4})
+    assert known[2].blocked == "stage train did not complete in time (run 1, resumed later)"
+    assert choose_runs_to_resume(known, Known(), cancelled=False, stages=made.stages).resumed == (2,)
+    assert mark_runs_that_cannot_start(seen, made.stages, resumed={1: 4, 2: 5})[2].blocked == ""
 
 
 def test_resume_leaves_what_follows_a_run_that_is_spent() -> None:
     """Where the failed run is not tried again, nothing that follows it is."""
     made = plan(points(2))
     spent = Known(spent={2: "no restart after exception"})
-    choice = choose(failing_middle(made), spent, cancelled=False, stages=made.stages)
+    choice = choose_runs_to_resume(failing_middle(made), spent, cancelled=False, stages=made.stages)
     assert choice.resumed == ()
     found = {one.index: one.why for one in choice.skipped}
     assert found[4].standing is Standing.blocked
@@ -316,22 +299,17 @@ def test_resume_leaves_what_follows_a_run_that_is_spent() -> None:
 def test_resume_of_a_run_behind_one_that_was_not_chosen_names_that_one() -> None:
     """The evaluation alone cannot be resumed: its training has to be, too."""
     made = plan(points(2))
-    choice = choose(failing_middle(made)[4:5], Known(), cancelled=True, stages=made.stages)
+    choice = choose_runs_to_resume(failing_middle(made)[4:5], Known(), cancelled=True, stages=made.stages)
     assert [one.why for one in choice.skipped] == [Judgement(standing=Standing.detached, follows=2)]
 
 
 def test_resumed_runs_wait_as_well_as_slurm_can_say_it() -> None:
     """A job whose runs follow different jobs waits for the end of those, and no more."""
     made = plan(points(3))
-    extra = added_jobs_of_stages(
-        "demo",
-        (3,),
-        made.stages,
-        job_of=history(made).job_of,
-        begun={3},
-        first_index=4,
+    extra = build_resumed_stage_jobs(
+        "demo", (3,), made.stages, job_of=history(made).find_job_of_run, begun={3}, first_index=4
     )
     taken = events.Submitted(at=AT, job_index=4, job="104")
     known = history(made, events.JobAdded(at=AT, job=extra[0], after=(1,)), taken)
-    assert waits(made.jobs[2], made.stages, known) == "afterany:101:104"
-    assert waits(made.jobs[2], made.stages, known, {"104"}) == "afterany:104"
+    assert build_slurm_dependency(made.jobs[2], made.stages, known) == "afterany:101:104"
+    assert build_slurm_dependency(made.jobs[2], made.stages, known, {"104"}) == "afterany:104"

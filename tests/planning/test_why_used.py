@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpckit.model.cluster.site import ClusterNode, NodeGroup
 from hpckit.model.nodes import NodeStanding
-from hpckit.planning.nodes import nodes_to_avoid, why_used
+from hpckit.planning.nodes import choose_nodes_to_avoid, explain_use_of_bad_nodes
 
 NOW = datetime(2026, 1, 10, 12, tzinfo=UTC)
 
@@ -56,12 +56,12 @@ def nodes(count: int, partition: str = "batch", down: tuple[str, ...] = ()) -> l
 )
 def test_nodes_that_launches_use_have_a_reason(there: list[ClusterNode], said: list[str]) -> None:
     """The limit, its state, or its name; nothing of those that are left out."""
-    assert list(why_used(bad("n0", "n1", "n9"), there).values()) == said
+    assert list(explain_use_of_bad_nodes(bad("n0", "n1", "n9"), there).values()) == said
 
 
 @given(st.integers(0, 60), st.lists(st.integers(0, 60), unique=True))
 def test_what_is_said_is_what_launches_do(count: int, places: list[int]) -> None:
     """Left out are the nodes that a launch of one node leaves out, no other ones."""
     some = bad(*(f"n{place}" for place in places))
-    out = {one.node for one in nodes_to_avoid(some, {f"n{place}" for place in range(count)}, ())}
-    assert {node for node, why in why_used(some, nodes(count)).items() if not why} == out
+    out = {one.node for one in choose_nodes_to_avoid(some, {f"n{place}" for place in range(count)}, ())}
+    assert {node for node, why in explain_use_of_bad_nodes(some, nodes(count)).items() if not why} == out

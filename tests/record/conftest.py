@@ -12,8 +12,8 @@ import pytest
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Resources
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
-from hpckit.planning.plan import LaunchIdentity, make_plan
-from hpckit.record.freeze import freeze
+from hpckit.planning.plan import LaunchIdentity, build_launch_plan
+from hpckit.record.freeze import write_frozen_launch
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 
@@ -62,10 +62,10 @@ def planned(outputs: Path) -> Callable[..., LaunchPlan]:
         created_at = CREATED_AT + timedelta(seconds=seconds)
         name = f"demo-{created_at:%Y%m%d-%H%M%S}-{mark}"
         settings = [replace(TASK, seed=seed) for seed in range(runs)]
-        return make_plan(
+        return build_launch_plan(
             [
-                SweepPoint(overrides=(f"seed={one.seed}",), config=to_plain(one), settings=one)
-                for one in settings
+                SweepPoint(overrides=(f"seed={setting.seed}",), config=to_plain(setting), settings=setting)
+                for setting in settings
             ],
             identity=LaunchIdentity(id=name, created_at=created_at),
             folder=str(outputs / name),
@@ -83,7 +83,7 @@ def frozen(planned: Callable[..., LaunchPlan], snapshot: CodeSnapshot) -> Callab
     def make(runs: int = 1, *, seconds: float = 0, mark: str = "aa") -> Launch:
         plan = planned(runs, seconds=seconds, mark=mark)
         scripts = {job.index: f"#!/bin/bash\n# {job.name}\n" for job in plan.jobs}
-        freeze(plan, scripts=scripts, snapshot=snapshot, environment={"v": 1})
+        write_frozen_launch(plan, scripts=scripts, snapshot=snapshot, environment={"v": 1})
         return load_launch(Path(plan.folder))
 
     return make

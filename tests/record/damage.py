@@ -33,9 +33,7 @@ def places(folder: Path) -> list[Place]:
 def documents(path: Path) -> list[Any]:
     """Return what a file holds: one document, or one on each line."""
     text = path.read_text()
-    return (
-        [json.loads(line) for line in text.splitlines()] if is_lines(path) else [json.loads(text)]
-    )
+    return [json.loads(line) for line in text.splitlines()] if is_lines(path) else [json.loads(text)]
 
 
 def is_lines(path: Path) -> bool:
@@ -46,11 +44,7 @@ def is_lines(path: Path) -> bool:
 def ways(value: Any) -> Iterator[tuple[Any, ...]]:
     """Yield the way to a value and to everything in it."""
     yield ()
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value if isinstance(value, list) else ())
-    )
+    inner = value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
     for key, item in inner:
         yield from ((key, *way) for way in ways(item))
 

@@ -80,14 +80,12 @@ def check_answers(broken: Damaged, place: Place, other: object) -> None:
     for words, said in broken.answers(place, other, READING):
         if words[0] == "ls":
             launches = json.loads(said.out)["launches"]
-            assert any(one["launch"].startswith("whole-") for one in launches)
+            assert any(launch["launch"].startswith("whole-") for launch in launches)
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_no_verb_ends_in_a_traceback_whatever_a_record_holds(
-    broken: Damaged, data: st.DataObject
-) -> None:
+def test_no_verb_ends_in_a_traceback_whatever_a_record_holds(broken: Damaged, data: st.DataObject) -> None:
     """A value of another type costs an error or its own launch, never the other launches."""
     place = data.draw(st.sampled_from(places(broken.launch.folder)))
     check_answers(broken, place, data.draw(st.sampled_from(OTHERS)))
@@ -126,9 +124,7 @@ def test_launches_with_a_damaged_record_say_which_file_and_what_is_wrong(broken:
     damage(outputs / broken.launch.id, ("launch.json", 0, ("cluster", "modules")), {"a": 1})
     said = answer(outputs, ("status", broken.launch.id))
     assert said.code == 1
-    assert (
-        "launch.json is damaged: it is not a launch record (cluster: modules: {'a': 1}" in said.err
-    )
+    assert "launch.json is damaged: it is not a launch record (cluster: modules: {'a': 1}" in said.err
     assert "delete its folder" in said.err
     said = answer(outputs, ("ls",))
     assert said.code == 0

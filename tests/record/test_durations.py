@@ -12,14 +12,14 @@ from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.model.search import Sweep
 from hpckit.model.states import RunState
-from hpckit.planning.jobs.shared_jobs import in_order
-from hpckit.planning.plan import LaunchIdentity, make_plan
-from hpckit.record.durations import durations, time_taken
-from hpckit.record.freeze import freeze
+from hpckit.planning.jobs.shared_jobs import sort_plan_longest_first
+from hpckit.planning.plan import LaunchIdentity, build_launch_plan
+from hpckit.record.durations import find_durations_by_signature, sum_attempt_durations
+from hpckit.record.freeze import write_frozen_launch
 from hpckit.record.launches import load_launch
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.snapshot.collect import CodeSnapshot
-from hpckit.record.store import append_event, make_folder
+from hpckit.record.store import append_event, make_private_folder
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -34,14 +34,12 @@ def planned(outputs: Path, *, day: int, name: str = "demo", count: int = 4) -> L
     )
     points = [
         SweepPoint(
-            overrides=(f"seed={seed}",),
-            config={**to_plain(settings), "seed": seed},
-            settings=settings,
+            overrides=(f"seed={seed}",), config={**to_plain(settings), "seed": seed}, settings=settings
         )
         for seed in range(count)
     ]
     launch = f"{name}-202601{day:02d}-000000-ab"
-    return make_plan(
+    return build_launch_plan(
         points,
         identity=LaunchIdentity(id=launch, created_at=START),
         folder=str(outputs / launch),
@@ -53,10 +51,10 @@ def planned(outputs: Path, *, day: int, name: str = "demo", count: int = 4) -> L
 def freeze_ended(plan: LaunchPlan, *ends: tuple[RunState, int]) -> None:
     """Freeze a launch whose runs came to this, after so many seconds."""
     snapshot = CodeSnapshot(root=Path("/p"), working_dir=".", python_path=(), files=None, git=None)
-    freeze(plan, scripts={0: "#!/bin/sh\n"}, snapshot=snapshot, environment={})
+    write_frozen_launch(plan, scripts={0: "#!/bin/sh\n"}, snapshot=snapshot, environment={})
     for index, (state, seconds) in enumerate(ends):
         paths = LaunchPaths(Path(plan.folder)).run(index).attempt(1)
-        make_folder(paths.folder)
+        make_private_folder(paths.folder)
         process: dict[str, Any] = {"host": "n1", "pid": 1, "started": "1"}
         told = events.AttemptStarted(at=START, attempt=1, job="7", restart_count=0, **process)
         end = START + timedelta(seconds=seconds)
@@ -73,11 +71,11 @@ def test_durations_are_those_of_the_newest_completed_run(tmp_path: Path) -> None
     (tmp_path / "demo-20260104-000000-ab").mkdir()
     (tmp_path / "demo-20260104-000000-ab" / "launch.json").write_text("{")
     plan = planned(tmp_path, day=5)
-    found = durations(tmp_path, "demo", {run.signature for run in plan.runs})
+    found = find_durations_by_signature(tmp_path, "demo", {run.signature for run in plan.runs})
     seconds = [found.get(run.signature, timedelta()).total_seconds() for run in plan.runs]
     assert seconds == [11, 20, 30, 0]
-    assert in_order(plan, found).jobs[0].runs == (2, 3, 1, 0)
-    assert in_order(plan, {}) == plan
+    assert sort_plan_longest_first(plan, found).jobs[0].runs == (2, 3, 1, 0)
+    assert sort_plan_longest_first(plan, {}) == plan
 
 
 def test_time_taken_is_of_all_attempts_that_ended(tmp_path: Path) -> None:
@@ -85,5 +83,5 @@ def test_time_taken_is_of_all_attempts_that_ended(tmp_path: Path) -> None:
     plan = planned(tmp_path, day=1)
     freeze_ended(plan, (RunState.interrupted, 10))
     launch = load_launch(Path(plan.folder))
-    assert time_taken(launch, 0) == timedelta(seconds=10)
-    assert time_taken(launch, 1) is None
+    assert sum_attempt_durations(launch, 0) == timedelta(seconds=10)
+    assert sum_attempt_durations(launch, 1) is None

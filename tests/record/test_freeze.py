@@ -12,8 +12,8 @@ import pytest
 
 from hpckit.errors import UsageError
 from hpckit.model.plan import LaunchPlan
-from hpckit.record.freeze import discard_launch, freeze
-from hpckit.record.launches import Launch, load_settings
+from hpckit.record.freeze import remove_launch_folder, write_frozen_launch
+from hpckit.record.launches import Launch, load_run_settings
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.snapshot.git import GitState
 
@@ -30,9 +30,7 @@ def test_freeze_writes_every_documented_file(frozen: Frozen) -> None:
     """The folder holds what docs/reference/run-folder.md lists, and nothing else."""
     launch = frozen(2)
     found = {
-        path.relative_to(launch.folder).as_posix()
-        for path in launch.folder.rglob("*")
-        if path.is_file()
+        path.relative_to(launch.folder).as_posix() for path in launch.folder.rglob("*") if path.is_file()
     }
     assert found == {
         "launch.json",
@@ -55,9 +53,7 @@ def test_freeze_keeps_everything_to_the_user_alone(frozen: Frozen) -> None:
     assert launch.folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_freeze_describes_runs_with_their_whole_configuration(
-    frozen: Frozen, planned: Planned
-) -> None:
+def test_freeze_describes_runs_with_their_whole_configuration(frozen: Frozen, planned: Planned) -> None:
     """launch.json and the run's line of configs/ say what was planned, in plain JSON."""
     launch = frozen(2)
     plan = planned(2)
@@ -68,7 +64,7 @@ def test_freeze_describes_runs_with_their_whole_configuration(
         "signature": plan.runs[1].signature,
         "stage": None,
     }
-    lines = launch.paths.configs(1).read_text().splitlines()
+    lines = launch.paths.configs_file_of_run(1).read_text().splitlines()
     assert [json.loads(line) for line in lines] == [run.config for run in plan.runs]
 
 
@@ -76,7 +72,7 @@ def test_freeze_writes_few_files_for_many_runs(frozen: Frozen, planned: Planned)
     """A thousand runs are ten files, and each run finds its own line."""
     launch, plan = frozen(250), planned(250)
     assert len(list(launch.folder.rglob("*"))) < 20
-    assert [load_settings(launch, run)[1] for run in (0, 99, 100, 249)] == [
+    assert [load_run_settings(launch, run)[1] for run in (0, 99, 100, 249)] == [
         plan.runs[run].config for run in (0, 99, 100, 249)
     ]
 
@@ -94,13 +90,11 @@ def test_freeze_copies_code_that_later_edits_do_not_reach(frozen: Frozen, projec
     assert (launch.folder / "code/sub/train.py").read_text() == "print()\n"
 
 
-def test_freeze_writes_the_diff_of_a_dirty_checkout(
-    planned: Planned, snapshot: CodeSnapshot
-) -> None:
+def test_freeze_writes_the_diff_of_a_dirty_checkout(planned: Planned, snapshot: CodeSnapshot) -> None:
     """What differs from the commit lies beside it, whatever bytes it holds."""
     plan = planned(1)
     state = GitState(commit="abc", branch=None, dirty=True, diff="-a\n+\udce4\n")
-    freeze(plan, scripts={}, snapshot=replace(snapshot, git=state), environment={})
+    write_frozen_launch(plan, scripts={}, snapshot=replace(snapshot, git=state), environment={})
     assert (Path(plan.folder) / "code.diff").read_bytes() == b"-a\n+\xe4\n"
     assert read(Path(plan.folder) / "code.json")["dirty"] is True
 
@@ -108,7 +102,7 @@ def test_freeze_writes_the_diff_of_a_dirty_checkout(
 def test_freeze_without_a_snapshot_copies_nothing(planned: Planned, snapshot: CodeSnapshot) -> None:
     """With code.snapshot=false there is no code folder, and the record says so."""
     plan = planned(1)
-    freeze(plan, scripts={}, snapshot=replace(snapshot, files=None), environment={})
+    write_frozen_launch(plan, scripts={}, snapshot=replace(snapshot, files=None), environment={})
     assert not (Path(plan.folder) / "code").exists()
     assert read(Path(plan.folder) / "launch.json")["code"]["snapshot"] is False
 
@@ -136,7 +130,7 @@ def test_freeze_leaves_nothing_behind_where_it_fails_half_way(
 ) -> None:
     """A failure in the middle removes the folder, and the output folders it had made."""
     with pytest.raises(RuntimeError, match="half way"):
-        freeze(planned(1), scripts=Failing(), snapshot=snapshot, environment={})
+        write_frozen_launch(planned(1), scripts=Failing(), snapshot=snapshot, environment={})
     assert not outputs.parent.exists()
 
 
@@ -146,7 +140,7 @@ def test_freeze_keeps_other_launches_where_it_fails(
     """A failure removes only its own folder."""
     launch = frozen(1)
     with pytest.raises(RuntimeError, match="half way"):
-        freeze(planned(1, mark="bb"), scripts=Failing(), snapshot=snapshot, environment={})
+        write_frozen_launch(planned(1, mark="bb"), scripts=Failing(), snapshot=snapshot, environment={})
     assert list(outputs.iterdir()) == [launch.folder]
 
 
@@ -156,7 +150,7 @@ def test_freeze_into_an_unwritable_place_is_a_usage_error(
     """An output folder that cannot be made is named, with what to set instead."""
     (tmp_path / "made").write_text("a file stands where the folder should")
     with pytest.raises(UsageError) as caught:
-        freeze(planned(1), scripts={}, snapshot=snapshot, environment={})
+        write_frozen_launch(planned(1), scripts={}, snapshot=snapshot, environment={})
     assert str(tmp_path / "made") in caught.value.message
     assert "output_dir" in caught.value.hint
     assert caught.value.exit_code == 2
@@ -165,5 +159,5 @@ def test_freeze_into_an_unwritable_place_is_a_usage_error(
 def test_remove_takes_a_launch_away_whole(frozen: Frozen, outputs: Path) -> None:
     """Removing a launch leaves the others, and no hidden rest."""
     first, second = frozen(1), frozen(1, mark="bb")
-    discard_launch(first.folder)
+    remove_launch_folder(first.folder)
     assert list(outputs.iterdir()) == [second.folder]

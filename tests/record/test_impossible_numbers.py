@@ -20,7 +20,7 @@ from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.launch import ClusterKind
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import append_lines, make_folder, write_json
+from hpckit.record.store import append_json_lines, make_private_folder, write_json
 
 pytestmark = pytest.mark.whole
 
@@ -31,15 +31,7 @@ IMPOSSIBLE = (float("nan"), float("inf"), float("-inf"), HUGE, -1, 7.0, 1e300, -
 BEGIN = START + timedelta(minutes=1)
 PROFILE = "20260101T000100Z-a"
 STRAGGLER = Straggler(
-    rank=0,
-    node="n1",
-    gpu=None,
-    slower_by=0.3,
-    own_s=1.3,
-    peers_s=1,
-    step_s=1.4,
-    windows=20,
-    judged=20,
+    rank=0, node="n1", gpu=None, slower_by=0.3, own_s=1.3, peers_s=1, step_s=1.4, windows=20, judged=20
 )
 READING = (
     ("ls", "--sort", "loss"),
@@ -98,12 +90,12 @@ def profiled(attempt: AttemptPaths, took: float) -> None:
     result = {"rank": 0, "node": "n1", "first_step": 1, "steps": 5, "size": 3}
     asked = {"id": PROFILE, "at": BEGIN.isoformat(), "round": 0, "steps": 5, "ranks": [0]}
     said = {"tool": "torch", "refused": None, "done": True, "results": [result]}
-    make_folder(attempt.profiles)
+    make_private_folder(attempt.profiles)
     write_json(attempt.profile_answer(PROFILE), {**asked, **said})
-    make_folder(attempt.round(0).profile(PROFILE))
+    make_private_folder(attempt.round(0).profile_folder(PROFILE))
     kernel = {"ph": "X", "cat": "kernel", "name": "k", "ts": 0, "dur": took, "pid": 0, "tid": 0}
     trace = json.dumps({"traceEvents": [kernel]}).encode()
-    attempt.round(0).trace(PROFILE, 0).write_bytes(gzip.compress(trace))
+    attempt.round(0).profile_trace(PROFILE, 0).write_bytes(gzip.compress(trace))
 
 
 def measured(launch: Launch) -> None:
@@ -118,15 +110,15 @@ def measured(launch: Launch) -> None:
         events.StragglerFound(at=BEGIN, round=0, straggler=STRAGGLER),
         events.NodeLost(at=BEGIN, node="n1", silent_s=6.5),
     )
-    file, at = attempt.telemetry("n1"), BEGIN.isoformat()
-    append_lines(file, {"v": 1, "kind": "segment", "node": "n1", "start": at, "row_s": 30.0})
+    file, at = attempt.newest_telemetry_file("n1"), BEGIN.isoformat()
+    append_json_lines(file, {"v": 1, "kind": "segment", "node": "n1", "start": at, "row_s": 30.0})
     device = {"uuid": "GPU-1", "vendor": "nvidia", "index": 0, "name": "H100"}
     limits = {"memory_bytes": 80 << 30, "sm_clock_max_mhz": 1980, "slowdown_c": 90}
-    append_lines(file, {"v": 1, "kind": "device", **device, **limits})
-    append_lines(file, {"v": 1, "kind": "event", "at": at, "what": "xid", "code": 79, "count": 1})
+    append_json_lines(file, {"v": 1, "kind": "device", **device, **limits})
+    append_json_lines(file, {"v": 1, "kind": "event", "at": at, "what": "xid", "code": 79, "count": 1})
     total = plain_total(host=host(), ranks=ranks())
-    append_lines(file, {**total, "kind": "row"})
-    append_lines(file, total)
+    append_json_lines(file, {**total, "kind": "row"})
+    append_json_lines(file, total)
     profiled(attempt, 12.5)
     writer.complete()
 
@@ -195,8 +187,8 @@ def test_a_line_of_telemetry_with_an_impossible_number_is_passed_over(
 ) -> None:
     """One bad line of one node takes neither `status` nor `report` away; the line before counts."""
     launch, attempt = completed(desk)
-    append_lines(attempt.telemetry("n1"), plain_total())
-    append_lines(attempt.telemetry("n1"), plain_total(**changed))
+    append_json_lines(attempt.newest_telemetry_file("n1"), plain_total())
+    append_json_lines(attempt.newest_telemetry_file("n1"), plain_total(**changed))
     for verb in ("status", "report"):
         said = desk.say(verb, launch.id, "--json")
         assert said.code == 0
@@ -215,16 +207,14 @@ def test_a_line_of_telemetry_with_an_impossible_number_is_passed_over(
     ],
     ids=["duration", "step", "slower by", "infinite seconds", "more than seconds"],
 )
-def test_an_event_with_an_impossible_number_is_passed_over(
-    desk: Desk, event: dict[str, Any]
-) -> None:
+def test_an_event_with_an_impossible_number_is_passed_over(desk: Desk, event: dict[str, Any]) -> None:
     """It ends neither an account nor a diagnosis nor an export."""
     launch, attempt = completed(desk)
     if "straggler" in event:
         fields = (*("rank", "node", "gpu", "slower_by", "own_s", "peers_s", "step_s"),)
         known = {name: getattr(STRAGGLER, name) for name in (*fields, "windows", "judged")}
         event = {**event, "straggler": {**known, **event["straggler"]}}
-    append_lines(attempt.events, {"v": 1, "at": BEGIN.isoformat(), "round": 0, **event})
+    append_json_lines(attempt.events, {"v": 1, "at": BEGIN.isoformat(), "round": 0, **event})
     for words in (("status", "--json", "--goodput"), ("report", "--json")):
         said = desk.say(words[0], launch.id, *words[1:])
         assert said.code == 0
@@ -239,14 +229,14 @@ def test_a_huge_step_ends_no_export(desk: Desk, kind: str) -> None:
     launch, attempt = completed(desk)
     for value in (1, 2):
         row = {"step": HUGE, "at": BEGIN.isoformat(), "round": 0, "loss": value}
-        append_lines(attempt.metrics, row)
+        append_json_lines(attempt.metrics, row)
     assert desk.say("export", kind, launch.id).code == 0
 
 
 def test_a_huge_metric_ends_no_report(desk: Desk) -> None:
     """`run.log(loss=10**400)` was taken, and exports show it; for a report it is infinite."""
     launch, attempt = completed(desk)
-    append_lines(attempt.metrics, {"step": 2, "at": BEGIN.isoformat(), "round": 0, "loss": HUGE})
+    append_json_lines(attempt.metrics, {"step": 2, "at": BEGIN.isoformat(), "round": 0, "loss": HUGE})
     assert desk.say("report", "--json", launch.id).code == 0
     assert desk.say("results", launch.id).code == 0
 
@@ -255,7 +245,7 @@ def test_a_step_beyond_64_bits_is_left_out_for_tensorboard(desk: Desk) -> None:
     """A step that a tracker has no place for is left out and counted, as fractions are."""
     pytest.importorskip("tensorboard")
     launch, attempt = completed(desk)
-    append_lines(attempt.metrics, {"step": 2**70, "at": BEGIN.isoformat(), "round": 0, "loss": 0.5})
+    append_json_lines(attempt.metrics, {"step": 2**70, "at": BEGIN.isoformat(), "round": 0, "loss": 0.5})
     said = desk.say("export", "tensorboard", launch.id)
     assert said.code == 0
     assert "left out 1 value" in said.err

@@ -20,15 +20,15 @@ from hpckit.model.plain import to_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
-from hpckit.planning.plan import LaunchIdentity, make_plan
+from hpckit.planning.plan import LaunchIdentity, build_launch_plan
 from hpckit.record import attempts
-from hpckit.record.freeze import freeze
-from hpckit.record.index import LEAST_RUNS, QUIET, RunIndex, open_index
-from hpckit.record.launch_events import record_event
-from hpckit.record.launches import Launch, load_launch, read_runs
+from hpckit.record.freeze import write_frozen_launch
+from hpckit.record.index import LEAST_RUNS, QUIET, RunIndex, load_run_index
+from hpckit.record.launch_events import record_launch_event
+from hpckit.record.launches import Launch, load_launch, read_run_records
 from hpckit.record.snapshot.collect import CodeSnapshot
-from hpckit.record.store import append_event, append_lines, make_folder, read_events, write_json
-from hpckit.views.accounts import accounts
+from hpckit.record.store import append_event, append_json_lines, make_private_folder, read_events, write_json
+from hpckit.views.accounts import compute_goodput_by_run
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SOON = START + timedelta(minutes=30)
@@ -45,7 +45,7 @@ class Sweep:
 
     def index(self, now: datetime) -> RunIndex:
         """Open the index."""
-        found = open_index(self.launch.paths, TOTAL, now)
+        found = load_run_index(self.launch.paths, TOTAL, now)
         assert found is not None
         return found
 
@@ -53,17 +53,17 @@ class Sweep:
         """Return all runs through the index, and save it; it has to agree with the files."""
         self.read.clear()
         kept = self.index(now)
-        found = read_runs(self.launch, kept=kept)
-        kept.save()
+        found = read_run_records(self.launch, kept=kept)
+        kept.save_new_entries()
         reads = list(self.read)
-        assert found == read_runs(self.launch, metrics=True)
+        assert found == read_run_records(self.launch, metrics=True)
         self.read[:] = reads
         return found
 
     def attempt(self, run: int, number: int = 1, *, state: RunState = RunState.completed) -> None:
         """Write an attempt of a run as its supervisor would."""
         paths = self.launch.paths.run(run).attempt(number)
-        make_folder(paths.folder)
+        make_private_folder(paths.folder)
         at = START + timedelta(minutes=number)
         failed = Failure(cause=Cause.exception, message="ValueError: no", rank=1, node="n2")
         for event in (
@@ -81,17 +81,15 @@ class Sweep:
             ),
         ):
             append_event(paths.events, event)
-        append_lines(paths.metrics, {"step": 3, "at": to_plain(at), "loss": 0.25})
+        append_json_lines(paths.metrics, {"step": 3, "at": to_plain(at), "loss": 0.25})
         write_json(paths.progress, {"round": 0, "step": 3, "at": to_plain(at)})
 
 
 @pytest.fixture
 def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     """Return a sweep of which all runs but the last two have ended, one of them badly."""
-    settings = LaunchConfig(
-        name="s", entry_point="a:b", cluster=Cluster(kind=ClusterKind.local), code=Code()
-    )
-    plan = make_plan(
+    settings = LaunchConfig(name="s", entry_point="a:b", cluster=Cluster(kind=ClusterKind.local), code=Code())
+    plan = build_launch_plan(
         [
             SweepPoint(overrides=(f"x={run}",), config=to_plain(settings), settings=settings)
             for run in range(TOTAL)
@@ -102,7 +100,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
         python="python",
     )
     code = CodeSnapshot(root=tmp_path, working_dir=".", python_path=(), files=None, git=None)
-    freeze(plan, scripts={0: "#!/bin/sh\n"}, snapshot=code, environment={})
+    write_frozen_launch(plan, scripts={0: "#!/bin/sh\n"}, snapshot=code, environment={})
     found = Sweep(launch=load_launch(Path(plan.folder)))
     for run in range(TOTAL - 2):
         found.attempt(run, state=RunState.failed if run == 5 else RunState.completed)
@@ -131,7 +129,7 @@ def test_index_sees_what_is_appended(sweep: Sweep) -> None:
     sweep.look()
     events_of_3 = sweep.launch.paths.run(3).attempt(1).events
     append_event(events_of_3, events.Warned(at=START, message="late"))
-    append_lines(sweep.launch.paths.run(4).attempt(1).metrics, {"step": 4, "loss": 0.125})
+    append_json_lines(sweep.launch.paths.run(4).attempt(1).metrics, {"step": 4, "loss": 0.125})
     sweep.attempt(5, 2)
     sweep.attempt(TOTAL - 1, state=RunState.interrupted)
     found = sweep.look()
@@ -145,7 +143,7 @@ def test_index_sees_what_is_appended(sweep: Sweep) -> None:
 def test_index_does_not_keep_runs_that_go_on(sweep: Sweep) -> None:
     """A run that has not ended is read every time."""
     paths = sweep.launch.paths.run(TOTAL - 1).attempt(1)
-    make_folder(paths.folder)
+    make_private_folder(paths.folder)
     started = events.AttemptStarted(
         at=START, attempt=1, job=None, restart_count=0, host="h", pid=1, started="1"
     )
@@ -162,13 +160,13 @@ def test_runs_completed_long_ago_are_not_even_looked_at(
     sweep.look()
     sweep.look(LATER)
     asked: list[int] = []
-    real = RunIndex.stamp
+    real = RunIndex.stat_attempt_files
 
     def stamp(index: RunIndex, run: int, attempt: int) -> list[int] | None:
         asked.append(run)
         return real(index, run, attempt)
 
-    monkeypatch.setattr(RunIndex, "stamp", stamp)
+    monkeypatch.setattr(RunIndex, "stat_attempt_files", stamp)
     sweep.look(LATER)
     assert asked == [5]
     assert sweep.read == []
@@ -180,7 +178,7 @@ def test_resumed_run_is_looked_at_however_old(sweep: Sweep) -> None:
     sweep.look(LATER)
     (job,) = sweep.launch.jobs
     again = replace(job, index=1, name="again", runs=(8,))
-    record_event(sweep.launch.paths, events.JobAdded(at=LATER, job=again, after=(1,)))
+    record_launch_event(sweep.launch.paths, events.JobAdded(at=LATER, job=again, after=(1,)))
     sweep.launch = load_launch(sweep.launch.folder)
     assert sweep.look(LATER)[8].state is RunState.pending
     sweep.attempt(8, 2, state=RunState.failed)
@@ -199,9 +197,7 @@ def _remove(path: Path) -> None:
         lambda path: path.write_text(""),
         lambda path: path.write_text(path.read_text()[:-40]),
         lambda path: path.write_text('{"v": 99, "runs": {"1": []}}'),
-        lambda path: path.write_text(
-            '{"v": 1, "runs": {"1": [], "2": null, "3": [1, [], true, 7]}}'
-        ),
+        lambda path: path.write_text('{"v": 1, "runs": {"1": [], "2": null, "3": [1, [], true, 7]}}'),
         lambda path: path.write_bytes(b"\xff\xfe\x00"),
         lambda path: path.write_text("[" * 100_000),
         lambda path: path.chmod(0),
@@ -211,7 +207,7 @@ def test_index_that_is_missing_or_damaged_is_made_anew(
     damage: Callable[[Path], object], sweep: Sweep
 ) -> None:
     """Whatever became of it, the answer is that of the files, and the next look reads none."""
-    path = sweep.launch.paths.index_of("runs")
+    path = sweep.launch.paths.cache_file("runs")
     sweep.look()
     damage(path)
     sweep.look()
@@ -223,23 +219,23 @@ def test_index_that_is_missing_or_damaged_is_made_anew(
 
 def test_index_that_cannot_be_written_does_no_harm(sweep: Sweep) -> None:
     """A folder in its place is passed over."""
-    sweep.launch.paths.index_of("runs").mkdir(parents=True)
+    sweep.launch.paths.cache_file("runs").mkdir(parents=True)
     assert sweep.look() == sweep.look()
 
 
 def test_index_is_written_by_many_at_once(sweep: Sweep) -> None:
     """Several that look at the same time agree, and what they leave is whole."""
-    files = read_runs(sweep.launch, metrics=True)
+    files = read_run_records(sweep.launch, metrics=True)
 
     def look(_: int) -> bool:
         kept = sweep.index(SOON)
-        found = read_runs(sweep.launch, kept=kept)
-        kept.save()
+        found = read_run_records(sweep.launch, kept=kept)
+        kept.save_new_entries()
         return found == files
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(look, range(12)))
-    left = os.listdir(sweep.launch.paths.index_of("runs").parent)  # noqa: PTH208
+    left = os.listdir(sweep.launch.paths.cache_file("runs").parent)  # noqa: PTH208
     assert left == ["runs.json"]
     sweep.look()
     assert sweep.read == []
@@ -250,13 +246,13 @@ def test_accounts_are_kept_as_long_as_the_runs_are(sweep: Sweep) -> None:
 
     def look() -> dict[int, Any]:
         kept = sweep.index(SOON)
-        views = [RunView(record=one) for one in read_runs(sweep.launch, kept=kept)]
-        found = accounts(sweep.launch, views, SOON, kept)
-        assert found == accounts(sweep.launch, views, SOON)
+        views = [RunView(record=record) for record in read_run_records(sweep.launch, kept=kept)]
+        found = compute_goodput_by_run(sweep.launch, views, SOON, kept)
+        assert found == compute_goodput_by_run(sweep.launch, views, SOON)
         return dict(found)
 
     first = look()
-    assert sweep.launch.paths.index_of("accounts").exists()
+    assert sweep.launch.paths.cache_file("accounts").exists()
     assert look() == first
     sweep.attempt(5, 2)
     assert look()[5].attempts == 2
@@ -265,4 +261,4 @@ def test_accounts_are_kept_as_long_as_the_runs_are(sweep: Sweep) -> None:
 
 def test_small_launches_have_no_index(sweep: Sweep) -> None:
     """A few runs are read as fast as an index would be."""
-    assert open_index(sweep.launch.paths, LEAST_RUNS - 1, SOON) is None
+    assert load_run_index(sweep.launch.paths, LEAST_RUNS - 1, SOON) is None

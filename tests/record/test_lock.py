@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpckit.errors import HeldError
-from hpckit.record.lock import SILENT_S, exclusive, is_held
+from hpckit.record.lock import SILENT_S, hold_lock, is_lock_held
 from hpckit.record.process import this_host
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -22,21 +22,21 @@ import os, random, sys, time
 from datetime import UTC, datetime
 from pathlib import Path
 from hpckit.errors import HeldError
-from hpckit.record.lock import exclusive
-from hpckit.record.process import start_mark
+from hpckit.record.lock import hold_lock
+from hpckit.record.process import read_process_start_id
 lock, log, dies = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 passing = sys.argv[4] == "passing"
 taken = 0
 until = time.monotonic() + 60
 while taken < 25 and time.monotonic() < until:
     try:
-        with exclusive(lock, at=datetime.now(UTC), what="tests", passing=passing):
+        with hold_lock(lock, at=datetime.now(UTC), what="tests", passing=passing):
             inside = lock.with_suffix(f".inside.{os.getpid()}")
             others = [one for one in lock.parent.glob("lock.inside.*")]
             inside.touch(exist_ok=False)
             for one in others:
                 # Left by a process that died inside: it must be gone.
-                assert start_mark(int(one.suffix[1:])) is None, one
+                assert read_process_start_id(int(one.suffix[1:])) is None, one
                 one.unlink(missing_ok=True)
             time.sleep(0.001)
             assert list(lock.parent.glob("lock.inside.*")) == [inside]
@@ -62,20 +62,20 @@ def leave(lock: Path, *, host: str, pid: int, number: int = 1) -> Path:
 def test_lock_is_for_one_at_a_time(tmp_path: Path) -> None:
     """While it is held, whoever else comes is told by whom, and since when."""
     lock = tmp_path / "lock"
-    with exclusive(lock, at=AT, what="counts beans"):
+    with hold_lock(lock, at=AT, what="counts beans"):
         with pytest.raises(HeldError, match="counts beans since 2026"):
-            exclusive(lock, at=AT, what="counts beans").__enter__()
-        assert is_held(lock)
-    assert not is_held(lock)
+            hold_lock(lock, at=AT, what="counts beans").__enter__()
+        assert is_lock_held(lock)
+    assert not is_lock_held(lock)
 
 
 def test_lock_of_a_dead_process_here_is_taken_over(tmp_path: Path) -> None:
     """A lock whose process is gone from this host does not stand in the way."""
     lock = tmp_path / "lock"
     leave(lock, host=this_host(), pid=1)
-    with exclusive(lock, at=AT, what="tests"):
-        assert is_held(lock)
-    assert not is_held(lock)
+    with hold_lock(lock, at=AT, what="tests"):
+        assert is_lock_held(lock)
+    assert not is_lock_held(lock)
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[]", '{"host":'])
@@ -84,11 +84,11 @@ def test_lock_of_another_host_stands(tmp_path: Path, text: str) -> None:
     lock = tmp_path / "lock"
     claim = leave(lock, host="elsewhere", pid=1)
     with pytest.raises(HeldError, match="process 1 on elsewhere") as raised:
-        exclusive(lock, at=AT, what="tests").__enter__()
+        hold_lock(lock, at=AT, what="tests").__enter__()
     assert f"remove {lock}" in raised.value.hint
     claim.write_text(text)
     with pytest.raises(HeldError):
-        exclusive(lock, at=AT, what="tests").__enter__()
+        hold_lock(lock, at=AT, what="tests").__enter__()
 
 
 def test_lock_of_another_host_that_shows_no_life_is_taken_over(tmp_path: Path) -> None:
@@ -97,14 +97,14 @@ def test_lock_of_another_host_that_shows_no_life_is_taken_over(tmp_path: Path) -
     claim = leave(lock, host="elsewhere", pid=1)
     long_ago = claim.stat().st_mtime - SILENT_S - 1
     os.utime(claim, (long_ago, long_ago))
-    with exclusive(lock, at=AT, what="resumes"):
-        assert is_held(lock)
+    with hold_lock(lock, at=AT, what="resumes"):
+        assert is_lock_held(lock)
 
 
 def test_lock_is_kept_by_who_lives_however_long_it_takes(tmp_path: Path) -> None:
     """A removal that lasts hours keeps its lock: the claim is renewed while it goes on."""
     lock = tmp_path / "lock"
-    with exclusive(lock, at=AT, what="cleans", renewed_s=0.01):
+    with hold_lock(lock, at=AT, what="cleans", renewed_s=0.01):
         (claim,) = lock.iterdir()
         long_ago = claim.stat().st_mtime - 10 * SILENT_S
         os.utime(claim, (long_ago, long_ago))
@@ -113,23 +113,23 @@ def test_lock_is_kept_by_who_lives_however_long_it_takes(tmp_path: Path) -> None
             time.sleep(0.01)
         claim.write_text(claim.read_text().replace(this_host(), "elsewhere"))
         with pytest.raises(HeldError):
-            exclusive(lock, at=AT, what="cleans").__enter__()
+            hold_lock(lock, at=AT, what="cleans").__enter__()
 
 
 def test_lock_is_not_given_up_by_one_that_lost_it(tmp_path: Path) -> None:
     """Who slept so long that another took over frees nothing of the other's when it wakes up."""
     lock = tmp_path / "lock"
-    with exclusive(lock, at=AT, what="sleeps"):
+    with hold_lock(lock, at=AT, what="sleeps"):
         leave(lock, host="elsewhere", pid=7, number=2)
     with pytest.raises(HeldError, match="process 7 on elsewhere"):
-        exclusive(lock, at=AT, what="tests").__enter__()
+        hold_lock(lock, at=AT, what="tests").__enter__()
 
 
 def test_lock_leaves_few_files_behind(tmp_path: Path) -> None:
     """A launch that was resumed a hundred times has a handful of them."""
     lock = tmp_path / "lock"
     for _ in range(100):
-        with exclusive(lock, at=AT, what="tests"):
+        with hold_lock(lock, at=AT, what="tests"):
             pass
     assert len(list(lock.iterdir())) < 40
 
@@ -139,10 +139,10 @@ def test_passing_lock_leaves_nothing_behind_and_is_hidden_from_git(tmp_path: Pat
     lock = tmp_path / ".values.csv.lock"
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     leave(lock, host=this_host(), pid=1)
-    with exclusive(lock, at=AT, what="exports", passing=True):
-        assert is_held(lock)
+    with hold_lock(lock, at=AT, what="exports", passing=True):
+        assert is_lock_held(lock)
         with pytest.raises(HeldError):
-            exclusive(lock, at=AT, what="exports", passing=True).__enter__()
+            hold_lock(lock, at=AT, what="exports", passing=True).__enter__()
         words = ["git", "-C", str(tmp_path), "status", "--porcelain"]
         assert subprocess.run(words, capture_output=True, check=True).stdout == b""
     assert [path.name for path in tmp_path.iterdir()] == [".git"]
@@ -162,5 +162,5 @@ def test_lock_holds_among_many_processes_of_which_some_die_inside(tmp_path: Path
     said = [process.communicate(timeout=120)[1] for process in rushing]
     assert [process.returncode for process in rushing] == [0] * 3 + [9] * 3, said
     assert log.stat().st_size >= 75
-    assert not is_held(lock)
+    assert not is_lock_held(lock)
     assert how == "kept" or [path.name for path in tmp_path.glob("lock*")] in ([], ["lock"])

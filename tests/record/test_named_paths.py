@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpckit.record.named_paths import ProjectFolder, commanded_paths, configured_paths
+from hpckit.record.named_paths import ProjectFolder, warn_about_command_paths, warn_about_config_paths
 
 KEYS = ("data", "data_path", "train", "pretrained", "tokenizer", "resume", "file", "lr", "model")
 """Keys of which most sound like something to read."""
@@ -39,12 +39,12 @@ def project(folder: Path, *, in_place: bool = False) -> ProjectFolder:
 
 def of_config(folder: Path, config: dict[str, Any]) -> list[tuple[str, str]]:
     """Return key and value of what is warned of in a configuration."""
-    return [(one.key, one.value) for one in configured_paths(config, project(folder))]
+    return [(path.key, path.value) for path in warn_about_config_paths(config, project(folder))]
 
 
 def of_command(folder: Path, *words: str) -> list[str]:
     """Return the words of a command that are warned of."""
-    return [one.value for one in commanded_paths(words, project(folder))]
+    return [path.value for path in warn_about_command_paths(words, project(folder))]
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,7 @@ def of_command(folder: Path, *words: str) -> list[str]:
         ({"params": {"data": "data"}}, [("params.data", "data")]),
         ({"model": {"stats": "data/sub/y.csv"}}, [("model.stats", "data/sub/y.csv")]),
         ({"sets": [{"name": "data/x.npz"}]}, [("sets.name", "data/x.npz")]),
-        (
-            {"params": {"checkpoint": "runs/old/last.pt"}},
-            [("params.checkpoint", "runs/old/last.pt")],
-        ),
+        ({"params": {"checkpoint": "runs/old/last.pt"}}, [("params.checkpoint", "runs/old/last.pt")]),
         ({"params": {"data": "data/nope.npz"}}, [("params.data", "data/nope.npz")]),
         ({"params": {"data": "/no/such/x.npz"}}, [("params.data", "/no/such/x.npz")]),
         ({"params": {"data": "kept/k.csv"}}, []),
@@ -69,9 +66,7 @@ def of_command(folder: Path, *words: str) -> list[str]:
         ({"output_dir": "data", "checkpoint": {"dir": "data"}, "name": "data"}, []),
     ],
 )
-def test_configured_paths(
-    folder: Path, config: dict[str, Any], found: list[tuple[str, str]]
-) -> None:
+def test_configured_paths(folder: Path, config: dict[str, Any], found: list[tuple[str, str]]) -> None:
     """What is read and will not be there is named; what is written, or frozen, is not."""
     assert of_config(folder, config) == found
 
@@ -125,13 +120,13 @@ def test_paths_in_a_line_for_a_shell(folder: Path, line: str, found: list[str]) 
 def test_runs_in_the_project_itself_find_what_git_ignores(folder: Path) -> None:
     """With runtime.cwd=project only what exists nowhere is worth a word."""
     given = {"params": {"data": ["data/x.npz", "data/nope.npz"]}}
-    found = configured_paths(given, project(folder, in_place=True))
+    found = warn_about_config_paths(given, project(folder, in_place=True))
     assert [one.value for one in found] == ["data/nope.npz"]
 
 
 def test_warning_says_why_and_every_way_out(folder: Path) -> None:
     """The reason, the whole path, the variable for code, the working folder, and git."""
-    (found,) = commanded_paths(["python", "train.py", "data/x.npz"], project(folder))
+    (found,) = warn_about_command_paths(["python", "train.py", "data/x.npz"], project(folder))
     assert "the run will not find it: git ignores it" in found.message
     for cure in (f"{folder}/data/x.npz", "$HPCKIT_PROJECT", "runtime.cwd=project", "git add -f"):
         assert cure in found.hint
@@ -140,8 +135,8 @@ def test_warning_says_why_and_every_way_out(folder: Path) -> None:
 def test_path_of_a_command_and_of_the_key_it_is_from_is_named_once(folder: Path) -> None:
     """`--data ${params.data}` has its path from the configuration."""
     one = project(folder)
-    found = [*commanded_paths(["python", "train.py", "--data", "data/x.npz"], one)]
-    found += configured_paths({"params": {"data": "data/x.npz"}}, one)
+    found = [*warn_about_command_paths(["python", "train.py", "--data", "data/x.npz"], one)]
+    found += warn_about_config_paths({"params": {"data": "data/x.npz"}}, one)
     assert [finding.key for finding in found] == ["command"]
 
 
@@ -149,7 +144,7 @@ def test_same_text_is_looked_at_once(folder: Path) -> None:
     """A sweep names the same data in each of its runs."""
     one = project(folder)
     runs = [{"params": {"data": "data/x.npz", "lr": lr}} for lr in range(50)]
-    found = [finding for run in runs for finding in configured_paths(run, one)]
+    found = [finding for run in runs for finding in warn_about_config_paths(run, one)]
     assert len(found) == 1
     assert len(one.seen) == 1
 

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.record.remove import is_plain, leftovers, remove, size_of
+from hpckit.record.remove import (
+    count_freed_bytes,
+    is_reached_without_links,
+    list_removal_leftovers,
+    remove_path,
+)
 
 
 def test_size_counts_what_would_be_freed(tmp_path: Path) -> None:
@@ -20,9 +25,9 @@ def test_size_counts_what_would_be_freed(tmp_path: Path) -> None:
     (tree / "link").symlink_to(tmp_path / "outside")
     os.link(tmp_path / "outside", tree / "same")
     link = (tree / "link").lstat().st_size
-    assert size_of(tree) == 15 + link
-    assert size_of(tree / "b") == 5
-    assert size_of(tree / "missing") == 0
+    assert count_freed_bytes(tree) == 15 + link
+    assert count_freed_bytes(tree / "b") == 5
+    assert count_freed_bytes(tree / "missing") == 0
 
 
 def test_plain_is_what_is_reached_without_a_link(tmp_path: Path) -> None:
@@ -31,10 +36,10 @@ def test_plain_is_what_is_reached_without_a_link(tmp_path: Path) -> None:
     (real / "a" / "b").mkdir(parents=True)
     (real / "link").symlink_to("a")
     base.symlink_to(real)
-    assert is_plain(base / "a" / "b", base)
-    assert not is_plain(base / "link", base)
-    assert not is_plain(base / "link" / "b", base)
-    assert not is_plain(base / "missing", base)
+    assert is_reached_without_links(base / "a" / "b", base)
+    assert not is_reached_without_links(base / "link", base)
+    assert not is_reached_without_links(base / "link" / "b", base)
+    assert not is_reached_without_links(base / "missing", base)
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "link"])
@@ -49,7 +54,7 @@ def test_remove_takes_the_thing_and_nothing_else(tmp_path: Path, kind: str) -> N
         path.touch()
     else:
         path.symlink_to(tmp_path / "kept")
-    remove(path)
+    remove_path(path)
     assert [one.name for one in tmp_path.iterdir()] == ["kept"]
 
 
@@ -67,8 +72,8 @@ def test_remove_that_is_cut_off_leaves_a_name_that_says_so(
     with monkeypatch.context() as patched:
         patched.setattr("shutil.rmtree", crash)
         with pytest.raises(KeyboardInterrupt):
-            remove(path)
-    (left,) = leftovers(tmp_path)
+            remove_path(path)
+    (left,) = list_removal_leftovers(tmp_path)
     assert (path.exists(), (left / "a").exists()) == (False, True)
-    remove(left)
+    remove_path(left)
     assert list(tmp_path.iterdir()) == []

@@ -66,10 +66,7 @@ def given_to(token: str) -> Mapping[str, str]:
 
 def ranks_of(shell: Any) -> list[Any]:
     """Return what each rank was given and the arguments of its ancestors, in order of start."""
-    return [
-        tuple(json.loads(path.read_text()))
-        for path in sorted((shell.cwd.parent / "given").iterdir())
-    ]
+    return [tuple(json.loads(path.read_text())) for path in sorted((shell.cwd.parent / "given").iterdir())]
 
 
 def hits(texts: Iterable[str]) -> list[str]:
@@ -113,7 +110,7 @@ def answers(shell: Any, launch: str) -> list[str]:
         ("ls",),
         ("rerun", f"{launch}.1", "--dry-run", "--json"),
     ]
-    said = enumerate(shell(*one) for one in words)
+    said = enumerate(shell(*word) for word in words)
     return [f"answer {place}: {one.out}{one.err}" for place, one in said]
 
 
@@ -151,11 +148,7 @@ def test_security_secret_variables_stand_in_one_file_and_reach_the_ranks(project
     assert "+env.HF_TOKEN=***" in launch["arguments"]
     assert all("+env.HF_TOKEN=***" in run["overrides"] for run in launch["runs"])
     config = json.loads((folder / "configs" / "00000.jsonl").read_text().splitlines()[0])
-    assert config["env"] == {
-        "HF_TOKEN": "***",
-        "HEADER": "***",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
+    assert config["env"] == {"HF_TOKEN": "***", "HEADER": "***", "TOKENIZERS_PARALLELISM": "false"}
 
 
 @thorough

@@ -12,30 +12,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.model.events import VERSION, CheckpointSaved, RankExited, Warned, decode_event
-from hpckit.record.store import read_events, read_json, read_lines
+from hpckit.record.store import read_events, read_json, read_json_lines
 
 DEEP = 100_000
 
 
 @pytest.mark.parametrize("depth", [60, 900, DEEP])
 @pytest.mark.parametrize("signs", ["[]", "{}"], ids=["lists", "objects"])
-def test_lines_that_are_nested_too_deeply_are_passed_over(
-    tmp_path: Path, depth: int, signs: str
-) -> None:
+def test_lines_that_are_nested_too_deeply_are_passed_over(tmp_path: Path, depth: int, signs: str) -> None:
     """A line that is nested deeper than anything hpckit writes is damaged, as a torn one is."""
     opening = "[" if signs == "[]" else '{"a":'
     deep = f'{{"deep":{opening * depth}1{signs[1] * depth}}}'
     file = tmp_path / "lines.jsonl"
     file.write_text(f'{{"step":1}}\n{deep}\n{{"step":2}}\n')
-    assert list(read_lines(file)) == [{"step": 1}, {"step": 2}]
+    assert list(read_json_lines(file)) == [{"step": 1}, {"step": 2}]
 
 
 def test_lines_that_are_long_or_hold_brackets_in_texts_are_read(tmp_path: Path) -> None:
     """Many brackets side by side, or in texts, are no depth."""
     records = [{"wide": [[1]] * 500}, {"text": '[{"' * 500}, {"quoted": '\\"[' * 200}]
     file = tmp_path / "lines.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in records))
-    assert list(read_lines(file)) == records
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert list(read_json_lines(file)) == records
 
 
 def test_json_that_is_nested_too_deeply_is_a_value_error(tmp_path: Path) -> None:
@@ -92,7 +90,7 @@ def test_events_of_a_kind_left_out_unparsed_are_those_left_out_parsed(
     """Whatever the lines hold, whole or damaged, the same events are found as by parsing all."""
     file = tmp_path_factory.mktemp("events") / "events.jsonl"
     file.write_bytes(b"\n".join(lines) + end)
-    wanted = (record for record in read_lines(file) if record.get("event") not in NUMEROUS)
+    wanted = (record for record in read_json_lines(file) if record.get("event") not in NUMEROUS)
     expected = [event for event in map(decode_event, wanted) if event is not None]
     assert list(read_events(file, without=NUMEROUS)) == expected
 

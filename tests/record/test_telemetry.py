@@ -31,20 +31,20 @@ from hpckit.model.telemetry.vocabulary import (
     GpuVendor,
     TelemetryRow,
     TelemetryTotal,
-    nameless_gpu,
+    build_placeholder_uuid,
 )
 from hpckit.observe.aggregate import RunningTotal
 from hpckit.observe.sampler import NodeSampler
 from hpckit.observe.segments import SegmentWriter
-from hpckit.planning.diagnosis.usage import gpu_energy
+from hpckit.planning.diagnosis.usage import sum_gpu_energy
 from hpckit.record import store
 from hpckit.record import telemetry as telemetry_record
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import append_lines, make_folder
-from hpckit.record.telemetry import closed_segments, latest_telemetry
+from hpckit.record.store import append_json_lines, make_private_folder
+from hpckit.record.telemetry import list_closed_segments, read_latest_telemetry
 from hpckit.views import telemetry as telemetry_view
-from hpckit.views.telemetry import nccl_transport, run_usage
+from hpckit.views.telemetry import read_nccl_transport, read_resource_usage_of_run
 
 pytestmark = pytest.mark.whole
 
@@ -77,12 +77,12 @@ def write(
 ) -> SegmentWriter:
     """Write rows of one GPU, and a total at the end."""
     writer = SegmentWriter(attempt=attempt, node=node, row_s=ROW_S, max_mb=60, earlier=earlier)
-    writer.name_devices((device("GPU-1"),), BEGIN)
+    writer.write_devices((device("GPU-1"),), BEGIN)
     total = RunningTotal()
     for number in range(rows):
         row = node_row(number, gpu_row("GPU-1", 9000.0 * number))
-        total.add(row)
-        writer.append(row, row.end)
+        total.add_row(row)
+        writer.append_record(row, row.end)
     assert total.total is not None
     writer.append_total(total.total, row.end)
     return writer
@@ -131,7 +131,7 @@ def test_the_next_attempt_on_a_node_does_not_take_away_what_the_first_used(desk:
     launch, (first, second) = completed(desk, attempts=2)
     write(first, 5)
     write(second, 5, earlier=(first,))
-    assert not first.telemetry(NODE).exists()
+    assert not first.newest_telemetry_file(NODE).exists()
     run = shown(desk, launch)
     assert run["telemetry"]["energy_j"] == 2 * 36000
     assert run["energy"]["gpu_hours"] == pytest.approx(2 * 150 / 3600, rel=1e-3)
@@ -144,42 +144,42 @@ def test_what_an_attempt_used_is_known_a_month_later(desk: Desk) -> None:
     write(first, rows)
     later = SegmentWriter(attempt=second, node=NODE, row_s=ROW_S, max_mb=60, earlier=(first,))
     month = BEGIN + timedelta(days=31)
-    later.name_devices((device("GPU-1"),), month)
-    later.look_for_old(month)
-    while later.coarsen_next():
+    later.write_devices((device("GPU-1"),), month)
+    later.find_segments_due_to_coarsen(month)
+    while later.coarsen_next_segment():
         pass
-    totals = [file.read_text().count('"total"') for file in closed_segments(first, NODE)]
+    totals = [file.read_text().count('"total"') for file in list_closed_segments(first, NODE)]
     assert totals == [0] * (len(totals) - 1) + [1]
     assert shown(desk, launch)["telemetry"]["energy_j"] == 9000 * (rows - 1)
 
 
 def test_a_file_without_a_total_hides_no_earlier_one(tmp_path: Path) -> None:
     """A sampler that is killed at its start leaves a beginning only."""
-    attempt = AttemptPaths(make_folder(tmp_path / "001"))
+    attempt = AttemptPaths(make_private_folder(tmp_path / "001"))
     write(attempt, 5)
     again = SegmentWriter(attempt=attempt, node=NODE, row_s=ROW_S, max_mb=60)
-    again.append(node_row(9), BEGIN + timedelta(minutes=9))
-    total = latest_telemetry(attempt, NODE).total
+    again.append_record(node_row(9), BEGIN + timedelta(minutes=9))
+    total = read_latest_telemetry(attempt, NODE).total
     assert total is not None
     assert total.row.gpus[0].counters == {GpuCounter.energy_j: 36000}
-    assert latest_telemetry(attempt, NODE).devices == (device("GPU-1"),)
+    assert read_latest_telemetry(attempt, NODE).devices == (device("GPU-1"),)
 
 
 @pytest.mark.parametrize("end", [b'{"v":1,"kind":"total","start":"20', b'{"v":1,"kind":"total"}\n'])
 def test_a_torn_total_costs_that_total_alone(tmp_path: Path, end: bytes) -> None:
     """The one before it holds."""
-    attempt = AttemptPaths(make_folder(tmp_path / "001"))
+    attempt = AttemptPaths(make_private_folder(tmp_path / "001"))
     write(attempt, 5)
-    with attempt.telemetry(NODE).open("ab") as file:
+    with attempt.newest_telemetry_file(NODE).open("ab") as file:
         file.write(end)
-    assert latest_telemetry(attempt, NODE).total is not None
+    assert read_latest_telemetry(attempt, NODE).total is not None
 
 
 @pytest.mark.parametrize("verb", ["status", "report"])
 def test_a_pipe_in_place_of_telemetry_stops_no_verb(desk: Desk, verb: str) -> None:
     """Anybody may put one into a launch of his own in a shared folder. Other nodes are shown."""
     launch, (attempt,) = completed(desk)
-    pipe = attempt.telemetry("n0")
+    pipe = attempt.newest_telemetry_file("n0")
     os.mkfifo(pipe)
     write(attempt, 5)
     found = within(60, lambda: desk.say(verb, launch.id, "--json"))
@@ -194,7 +194,7 @@ def test_a_pipe_in_place_of_a_log_of_nccl_is_passed_over(desk: Desk) -> None:
     launch, (attempt,) = completed(desk)
     pipe = attempt.round(0).nccl_log
     os.mkfifo(pipe)
-    found = within(60, lambda: nccl_transport(launch, 0))
+    found = within(60, lambda: read_nccl_transport(launch, 0))
     unblock(pipe)
     assert found == [None]
 
@@ -203,14 +203,14 @@ def test_a_gpu_that_was_lost_at_first_counts_once(desk: Desk) -> None:
     """Before it tells its UUID it has its number for a name; its trouble stays known."""
     launch, (attempt,) = completed(desk)
     writer = SegmentWriter(attempt=attempt, node=NODE, row_s=ROW_S, max_mb=60)
-    writer.name_devices((device("GPU-1"),), BEGIN)
-    lost = GpuRow(uuid=nameless_gpu(0), samples=6, troubles=frozenset({GpuTrouble.lost}))
+    writer.write_devices((device("GPU-1"),), BEGIN)
+    lost = GpuRow(uuid=build_placeholder_uuid(0), samples=6, troubles=frozenset({GpuTrouble.lost}))
     total = RunningTotal()
-    total.add(node_row(0, lost))
-    total.add(node_row(1, gpu_row("GPU-1", 0)))
+    total.add_row(node_row(0, lost))
+    total.add_row(node_row(1, gpu_row("GPU-1", 0)))
     assert total.total is not None
     writer.append_total(total.total, total.total.row.end)
-    (usage,) = run_usage(launch, 0).nodes
+    (usage,) = read_resource_usage_of_run(launch, 0).nodes
     assert [(gpu.uuid, gpu.troubles) for gpu in usage.row.gpus] == [("GPU-1", lost.troubles)]
 
 
@@ -220,7 +220,7 @@ def test_a_clock_that_is_set_is_no_hour_of_gpus(tmp_path: Path, hours: int) -> N
 
     That is to a second: what reads the clock may be held up between two looks at it.
     """
-    attempt = AttemptPaths(make_folder(tmp_path / "001"))
+    attempt = AttemptPaths(make_private_folder(tmp_path / "001"))
     began = time.monotonic()
 
     def now() -> datetime:
@@ -235,10 +235,10 @@ def test_a_clock_that_is_set_is_no_hour_of_gpus(tmp_path: Path, hours: int) -> N
     lasted = time.monotonic() - began
     rows = [one for one in read_telemetry(attempt, NODE) if isinstance(one, TelemetryRow)]
     assert all(timedelta() <= row.end - row.start < timedelta(minutes=1) for row in rows)
-    total = latest_telemetry(attempt, NODE).total
+    total = read_latest_telemetry(attempt, NODE).total
     assert total is not None
     assert total.span_s > 3000, "the clock was set"
-    assert 1 < total.length_s <= lasted + 1
+    assert 1 < total.measured_or_span_s <= lasted + 1
 
 
 def test_an_hour_that_was_not_measured_has_no_price(desk: Desk) -> None:
@@ -248,7 +248,7 @@ def test_an_hour_that_was_not_measured_has_no_price(desk: Desk) -> None:
         row = node_row(0, gpu_row("GPU-1", 36000))
         row = replace(row, end=row.start + timedelta(seconds=120 + late))
         total = TelemetryTotal(row=row, measured_s=120)
-        append_lines(attempt.telemetry(node), encode_telemetry(total))
+        append_json_lines(attempt.newest_telemetry_file(node), encode_telemetry(total))
     run = shown(desk, launch)
     assert run["energy"]["gpu_hours"] == pytest.approx(2 * 120 / 3600, rel=1e-3)
     assert run["telemetry"]["power_w"] == pytest.approx(2 * 300)
@@ -256,27 +256,25 @@ def test_an_hour_that_was_not_measured_has_no_price(desk: Desk) -> None:
 
 def test_a_part_of_a_gpu_that_appears_late_is_known_as_one(tmp_path: Path) -> None:
     """MIG that is switched on in the middle of a file does not double what the GPU used."""
-    attempt = AttemptPaths(make_folder(tmp_path / "001"))
+    attempt = AttemptPaths(make_private_folder(tmp_path / "001"))
     writer = write(attempt, 300)
-    writer.name_devices((device("GPU-1"), device("MIG-1", "GPU-1")), node_row(300).start)
-    total = RunningTotal(latest_telemetry(attempt, NODE).total)
+    writer.write_devices((device("GPU-1"), device("MIG-1", "GPU-1")), node_row(300).start)
+    total = RunningTotal(read_latest_telemetry(attempt, NODE).total)
     for number in range(300, 310):
         part = replace(gpu_row("MIG-1", 0), gauges={}, counters={})
         row = node_row(number, gpu_row("GPU-1", 9000.0 * number), part)
-        total.add(row)
-        writer.append(row, row.end)
+        total.add_row(row)
+        writer.append_record(row, row.end)
     assert total.total is not None
     writer.append_total(total.total, row.end)
-    read = latest_telemetry(attempt, NODE).total
+    read = read_latest_telemetry(attempt, NODE).total
     assert read is not None
-    devices = latest_telemetry(attempt, NODE).devices
+    devices = read_latest_telemetry(attempt, NODE).devices
     usage = NodeUsage(node=NODE, seconds=9300, row=read.row, devices=devices)
-    assert gpu_energy([usage]).gpu_s == 9300
+    assert sum_gpu_energy([usage]).gpu_s == 9300
 
 
-def test_a_report_of_many_runs_reads_little_of_each(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_of_many_runs_reads_little_of_each(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ends of a run's files once, for all that is said of it, and few rows for the chart."""
     runs = 30
     launch = desk.freeze(sweep=[(f"lr={index}",) for index in range(runs)])
@@ -290,13 +288,13 @@ def test_a_report_of_many_runs_reads_little_of_each(
 
     def looking(attempt: AttemptPaths, node: str) -> Any:
         looked.append(node)
-        return telemetry_record.latest_telemetry(attempt, node)
+        return telemetry_record.read_latest_telemetry(attempt, node)
 
     def decoding(line: Any) -> Any:
         decoded.append(line["kind"])
         return decode_telemetry(line)
 
-    monkeypatch.setattr(telemetry_view, "latest_telemetry", looking)
+    monkeypatch.setattr(telemetry_view, "read_latest_telemetry", looking)
     monkeypatch.setattr(hardware, "decode_telemetry", decoding)
     monkeypatch.setattr(hardware, "_MOST_ROWS", 10 * runs)
     said = json.loads(desk.say("report", launch.id, "--json").out)
@@ -308,11 +306,11 @@ def test_a_report_of_many_runs_reads_little_of_each(
 
 def test_status_decodes_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One total and the devices of a node, however long the file is, in one opened file."""
-    attempt = AttemptPaths(make_folder(tmp_path / "001"))
+    attempt = AttemptPaths(make_private_folder(tmp_path / "001"))
     write(attempt, 600)
     decoded: list[str] = []
     opened: list[Path] = []
-    decode, open_plain = decode_telemetry, store.open_plain
+    decode, open_plain = decode_telemetry, store.open_regular_file
 
     def decoding(line: Any) -> Any:
         decoded.append(line["kind"])
@@ -323,8 +321,8 @@ def test_status_decodes_what_it_shows(tmp_path: Path, monkeypatch: pytest.Monkey
         return open_plain(path)
 
     monkeypatch.setattr(telemetry_record, "decode_telemetry", decoding)
-    monkeypatch.setattr(telemetry_record, "open_plain", opening)
-    latest = telemetry_record.latest_telemetry(attempt, NODE)
+    monkeypatch.setattr(telemetry_record, "open_regular_file", opening)
+    latest = telemetry_record.read_latest_telemetry(attempt, NODE)
     assert latest.total is not None
     assert latest.devices
     assert "row" not in decoded

@@ -12,9 +12,9 @@ from hpckit.record.launches import Launch
 from hpckit.record.remove import remove_tree
 from hpckit.record.working import (
     fill_working_folder,
-    strip_working_folder,
-    working_folder,
-    written_into_code,
+    find_working_folder,
+    list_files_written_into_code,
+    remove_code_from_working_folder,
 )
 
 FILES = {
@@ -49,14 +49,12 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 def fill(launch: Launch) -> Path:
     """Fill the working folder of run 0 and return it."""
     fill_working_folder(launch, 0)
-    return working_folder(launch, 0, WorkingFolder.run)
+    return find_working_folder(launch, 0, WorkingFolder.run)
 
 
 def contents(folder: Path) -> dict[str, str]:
     """Return all files of a folder, by links also, with their text."""
-    paths = [
-        Path(here, name) for here, _, names in os.walk(folder, followlinks=True) for name in names
-    ]
+    paths = [Path(here, name) for here, _, names in os.walk(folder, followlinks=True) for name in names]
     return {str(path.relative_to(folder)): path.read_text() for path in paths}
 
 
@@ -84,7 +82,7 @@ def test_working_folder_of_a_completed_run_holds_only_what_it_wrote(launch: Laun
     for name, text in written.items():
         (work / name).parent.mkdir(parents=True, exist_ok=True)
         (work / name).write_text(text)
-    strip_working_folder(launch, 0)
+    remove_code_from_working_folder(launch, 0)
     assert contents(work) == written
     assert sorted(path.name for path in work.iterdir()) == ["mine", "notes.txt", "runs"]
 
@@ -92,7 +90,7 @@ def test_working_folder_of_a_completed_run_holds_only_what_it_wrote(launch: Laun
 def test_working_folder_leaves_nothing_of_a_run_that_wrote_nothing(launch: Launch) -> None:
     """Not even the folder itself is left."""
     work = fill(launch)
-    strip_working_folder(launch, 0)
+    remove_code_from_working_folder(launch, 0)
     assert not work.exists()
 
 
@@ -128,7 +126,7 @@ def test_working_folder_lies_where_the_user_stood(tmp_path: Path) -> None:
     assert work == launch.paths.run(0).work / "project"
     assert (work / ".." / "shared" / "x.txt").read_text() == "x"
     assert (work / "notes.txt").read_text() == "notes"
-    assert working_folder(launch, 0, WorkingFolder.project) == root / "project"
+    assert find_working_folder(launch, 0, WorkingFolder.project) == root / "project"
 
 
 def test_working_folder_without_a_snapshot_shows_the_project(tmp_path: Path) -> None:
@@ -150,10 +148,10 @@ def test_code_tells_what_root_wrote_into_it(launch: Launch, tmp_path: Path) -> N
     """New and edited files are named, those of before and what Python compiled are not."""
     began = tmp_path / "began"
     began.touch()
-    assert list(written_into_code(launch, since=began)) == []
+    assert list(list_files_written_into_code(launch, since=began)) == []
     for name in ("runs/last.pt", "notes.txt", "model/__pycache__/net.pyc"):
         path = launch.paths.code / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("mine")
         os.utime(path, ns=(began.stat().st_mtime_ns + 1,) * 2)
-    assert sorted(written_into_code(launch, since=began)) == ["notes.txt", "runs/last.pt"]
+    assert sorted(list_files_written_into_code(launch, since=began)) == ["notes.txt", "runs/last.pt"]

@@ -12,19 +12,21 @@ from hpckit.model.failure import Cause
 from hpckit.model.goodput import Goodput, Interruption, MeasuredTimes, TimeParts
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RoundAction
-from hpckit.report.account import bar, goodput_lines, launch_page, run_page, span_text
-from hpckit.report.rows import run_row
-from hpckit.report.text import plain
+from hpckit.report.account import (
+    format_goodput_line,
+    format_share_bar,
+    format_short_duration,
+    render_launch_goodput,
+    render_run_details,
+)
+from hpckit.report.rows import build_run_row
+from hpckit.report.text import render_plain_text
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def account(
-    parts: TimeParts,
-    *history: Interruption,
-    stepped: bool = True,
-    saves: int = 0,
-    writing_s: int = 0,
+    parts: TimeParts, *history: Interruption, stepped: bool = True, saves: int = 0, writing_s: int = 0
 ) -> Goodput:
     """Return an account."""
     return Goodput(
@@ -46,8 +48,10 @@ def account(
 def shown(parts: TimeParts, *history: Interruption, whole: bool = True, **more: Any) -> str:
     """Return the page of a run with this account."""
     record = RunRecord(id="demo.0", index=0, overrides=(), folder="/x", warnings=("mind the gap",))
-    return plain(
-        run_page(run_row(RunView(record=record)), account(parts, *history, **more), whole=whole)
+    return render_plain_text(
+        render_run_details(
+            build_run_row(RunView(record=record)), account(parts, *history, **more), whole=whole
+        )
     )
 
 
@@ -56,13 +60,7 @@ def interruption(
 ) -> Interruption:
     """Return a failure."""
     return Interruption(
-        at=START,
-        attempt=1,
-        round=None,
-        cause=Cause.signal,
-        message=message,
-        step=step,
-        action=action,
+        at=START, attempt=1, round=None, cause=Cause.signal, message=message, step=step, action=action
     )
 
 
@@ -85,23 +83,20 @@ def test_page_of_a_run_has_its_goodput_in_a_line() -> None:
 def test_goodput_of_a_launch_is_that_of_its_runs_together() -> None:
     """Productive time of all of them by the time all were on their nodes."""
     idle = account(TimeParts(start=timedelta(hours=9)), stepped=False)
-    both = [
-        account(TimeParts(productive=timedelta(hours=3))),
-        account(TimeParts(start=timedelta(hours=1))),
-    ]
-    assert goodput_lines([*both, idle]) == ["\ngoodput 75.0 % of 4 h; lost: 1 h start-up"]
-    assert "start-up    1:00:00" in plain(launch_page([*both, idle], whole=True))
-    assert launch_page([idle], whole=True) == []
+    both = [account(TimeParts(productive=timedelta(hours=3))), account(TimeParts(start=timedelta(hours=1)))]
+    assert format_goodput_line([*both, idle]) == ["\ngoodput 75.0 % of 4 h; lost: 1 h start-up"]
+    assert "start-up    1:00:00" in render_plain_text(render_launch_goodput([*both, idle], whole=True))
+    assert render_launch_goodput([idle], whole=True) == []
 
 
 def test_a_short_run_has_a_goodput_line_only_after_trouble() -> None:
     """A first run of three seconds is mostly start-up: its share would say nothing."""
     brief = TimeParts(productive=timedelta(seconds=1), start=timedelta(seconds=2))
     ended = interruption(3, action=RoundAction.end)
-    assert goodput_lines([account(brief)]) == []
-    assert goodput_lines([account(brief, ended)]) == []
+    assert format_goodput_line([account(brief)]) == []
+    assert format_goodput_line([account(brief, ended)]) == []
     again = interruption(3, action=RoundAction.new_round)
-    assert goodput_lines([account(brief, again)]) == ["\ngoodput 33.3 % of 3 s; lost: 2 s start-up"]
+    assert format_goodput_line([account(brief, again)]) == ["\ngoodput 33.3 % of 3 s; lost: 2 s start-up"]
     assert "new round" in shown(brief, again, whole=False)
     assert "was killed" not in shown(brief, ended, whole=False)
 
@@ -158,24 +153,20 @@ def test_page_says_what_each_ratio_and_interval_is_of() -> None:
     parts = TimeParts(productive=timedelta(seconds=14), checkpoint=timedelta(seconds=16))
     found = replace(account(parts, saves=40), measured=measured, ettr_expected=0.471)
     record = RunRecord(id="demo.0", index=0, overrides=(), folder="/x")
-    text = plain(run_page(run_row(RunView(record=record)), found, whole=True))
+    text = render_plain_text(render_run_details(build_run_row(RunView(record=record)), found, whole=True))
     assert "40.0 GiB: one every 0.36 s of training, checkpoint stall 0.41 s each" in text
-    assert (
-        "\nETTR since the first step 46.7 %; to be expected of its times: 47.1 % (Daly's formula)"
-        in text
-    )
+    assert "\nETTR since the first step 46.7 %; expected from its times: 47.1 % (Daly's formula)" in text
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0.0 s"), (0.0123, "0.012 s"), (8.24, "8.2 s"), (60, "1:00"), (3723, "1:02:03")],
+    ("seconds", "text"), [(0, "0.0 s"), (0.0123, "0.012 s"), (8.24, "8.2 s"), (60, "1:00"), (3723, "1:02:03")]
 )
 def test_span_is_as_fine_as_it_is_short(seconds: float, text: str) -> None:
     """Fractions matter below a minute only."""
-    assert span_text(timedelta(seconds=seconds)) == text
+    assert format_short_duration(timedelta(seconds=seconds)) == text
 
 
 def test_bar_shows_something_for_anything() -> None:
     """A small share is a sliver, the whole is full, nothing is nothing."""
-    assert (bar(0), bar(0.0001), bar(1)) == ("", "▏", "█" * 24)
-    assert bar(0.5) == "█" * 12
+    assert (format_share_bar(0), format_share_bar(0.0001), format_share_bar(1)) == ("", "▏", "█" * 24)
+    assert format_share_bar(0.5) == "█" * 12

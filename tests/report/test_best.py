@@ -6,24 +6,15 @@ from typing import Any
 
 from hpckit.model.search import Direction, Pruner, Search
 from hpckit.model.states import RunState
-from hpckit.report.best import best_first, best_line, best_object, best_row
+from hpckit.report.best import best_row_to_json, find_best_row, format_best_run_line, sort_best_first
 from hpckit.report.results import ResultRow, Results
 
 
 def _search(direction: Direction = Direction.minimize) -> Search:
-    return Search(
-        axes=(),
-        followers=(),
-        metric="loss",
-        direction=direction,
-        pruner=Pruner.none,
-        seed=0,
-    )
+    return Search(axes=(), followers=(), metric="loss", direction=direction, pruner=Pruner.none, seed=0)
 
 
-def _row(
-    index: int, loss: Any, state: RunState = RunState.completed, reason: str = ""
-) -> ResultRow:
+def _row(index: int, loss: Any, state: RunState = RunState.completed, reason: str = "") -> ResultRow:
     return ResultRow(
         run=f"demo.{index}",
         index=index,
@@ -49,7 +40,7 @@ ROWS = (
 
 def _order(direction: Direction) -> list[int]:
     results = Results(overrides=("lr",), metrics=("loss",), rows=ROWS)
-    return [row.index for row in best_first(results, _search(direction)).rows]
+    return [row.index for row in sort_best_first(results, _search(direction)).rows]
 
 
 def test_best_run_comes_first_and_what_does_not_count_last() -> None:
@@ -60,17 +51,17 @@ def test_best_run_comes_first_and_what_does_not_count_last() -> None:
 
 def test_best_run_is_a_completed_one() -> None:
     """A lower loss of a run that goes on, or was pruned, is no result yet."""
-    leader = best_row(ROWS, _search())
+    leader = find_best_row(ROWS, _search())
     assert leader is not None
     assert leader.index == 2
-    assert best_line(leader, "loss") == "best so far: demo.2  loss 0.25  lr=0.2"
-    document = best_object(leader, _search())
+    assert format_best_run_line(leader, "loss") == "best so far: demo.2  loss 0.25  lr=0.2"
+    document = best_row_to_json(leader, _search())
     assert document is not None
     assert (document["run"], document["value"]) == ("demo.2", 0.25)
 
 
 def test_best_of_nothing_says_so() -> None:
     """Before the first run has completed there is none."""
-    assert best_row(ROWS[3:6], _search()) is None
-    assert best_object(None, _search()) is None
-    assert best_line(None, "loss") == "best so far: none has completed with a loss"
+    assert find_best_row(ROWS[3:6], _search()) is None
+    assert best_row_to_json(None, _search()) is None
+    assert format_best_run_line(None, "loss") == "best so far: no run has completed with a loss"

@@ -14,12 +14,19 @@ from rich.console import Console
 
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.run import Observation, RunRecord, RunView
-from hpckit.model.states import RunState, parse_state
-from hpckit.report.drawing import drawn
-from hpckit.report.results import make_results
-from hpckit.report.rows import LaunchHead, run_row
+from hpckit.model.states import RunState, parse_slurm_state
+from hpckit.report.drawing import render_page_for_rich
+from hpckit.report.results import build_results
+from hpckit.report.rows import LaunchHead, build_run_row
 from hpckit.report.selection import LaunchLine
-from hpckit.report.text import Page, TextTable, head_line, launches_page, results_page, status_page
+from hpckit.report.text import (
+    Page,
+    TextTable,
+    format_launch_head,
+    render_launches_page,
+    render_results_page,
+    render_status_page,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 IDS = [f"{name}-20260101-00000{n}-de6e9f" for n, name in enumerate(("fifty", "python", "charlm"))]
@@ -28,7 +35,7 @@ IDS = [f"{name}-20260101-00000{n}-de6e9f" for n, name in enumerate(("fifty", "py
 def shown(page: Page, width: int) -> str:
     """Return what a terminal of this width shows."""
     out = io.StringIO()
-    Console(file=out, width=width, highlight=False).print(drawn(page))
+    Console(file=out, width=width, highlight=False).print(render_page_for_rich(page))
     return out.getvalue()
 
 
@@ -36,11 +43,10 @@ def launches() -> Page:
     """Return the page of `ls`, in a folder with a long path."""
     folder = "/shared/projects/of/a/large/group/somebody/outputs"
     heads = [
-        LaunchHead(id=one, name=one.split("-")[0], folder=f"{folder}/{one}", created_at=START)
-        for one in IDS
+        LaunchHead(id=one, name=one.split("-")[0], folder=f"{folder}/{one}", created_at=START) for one in IDS
     ]
     counts = {RunState.failed: 3, RunState.completed: 37}
-    return launches_page([LaunchLine(head=head, counts=counts) for head in heads])
+    return render_launches_page([LaunchLine(head=head, counts=counts) for head in heads])
 
 
 def results(metrics: int) -> Page:
@@ -60,8 +66,8 @@ def results(metrics: int) -> Page:
         )
         for index, one in enumerate(IDS)
     ]
-    rows = [run_row(RunView(record=record)) for record in records]
-    return results_page(make_results(rows, START, spans=True))
+    rows = [build_run_row(RunView(record=record)) for record in records]
+    return render_results_page(build_results(rows, START, spans=True))
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -109,13 +115,13 @@ def status(metrics: int) -> Page:
         )
         for index in range(2)
     ]
-    seen = parse_state("NODE_FAIL")
+    seen = parse_slurm_state("NODE_FAIL")
     rows = [
-        run_row(RunView(record=one, observation=Observation(job="1", state=seen, seen_at=START)))
-        for one in records
+        build_run_row(RunView(record=record, observation=Observation(job="1", state=seen, seen_at=START)))
+        for record in records
     ]
     head = LaunchHead(id=IDS[0], name="fifty", folder="/x", created_at=START)
-    return status_page(replace(head, common=frozenset({"seed=1"})), rows, START)
+    return render_status_page(replace(head, common=frozenset({"seed=1"})), rows, START)
 
 
 @pytest.mark.parametrize("width", [70, 80, 120])
@@ -155,4 +161,4 @@ def test_head_line_fits_eighty_columns(length: int, age: timedelta) -> None:
     """Id and age stand in a line of their own, which no usual name makes longer than 80."""
     name = "x" * length
     head = LaunchHead(id=f"{name}-20260101-000000-de6e9f", name=name, folder="/x", created_at=START)
-    assert len(head_line(head, START + age).splitlines()[0]) <= 80
+    assert len(format_launch_head(head, START + age).splitlines()[0]) <= 80

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpckit.model.parallel.layout import Layout, LayoutReport
-from hpckit.report.text import amount, layout_lines
+from hpckit.report.text import format_parallel_layout, format_short_count
 
 MILLION = 10**6
 
@@ -34,19 +34,18 @@ def test_line_says_how_the_model_lies_over_the_ranks(
 ) -> None:
     """Sizes that are in use, and what a rank holds of the model."""
     report = LayoutReport(layout=layout, parameters=parameters, model_parameters=whole)
-    assert list(layout_lines(report)) == [line]
+    assert list(format_parallel_layout(report)) == [line]
 
 
 def test_single_rank_and_silent_run_have_no_line() -> None:
     """Where there is nothing to say, nothing is said."""
     alone = LayoutReport(layout=Layout(), parameters=((1, 5),), model_parameters=5)
-    assert list(layout_lines(alone)) == list(layout_lines(None)) == []
+    assert list(format_parallel_layout(alone)) == list(format_parallel_layout(None)) == []
 
 
 @pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0"), (999, "999"), (1000, "1 k"), (999_999, "1 M"), (405 * 10**9, "405 G")],
+    ("count", "text"), [(0, "0"), (999, "999"), (1000, "1 k"), (999_999, "1 M"), (405 * 10**9, "405 G")]
 )
 def test_amount_has_three_digits(count: int, text: str) -> None:
     """Numbers of parameters are read at a glance."""
-    assert amount(count) == text
+    assert format_short_count(count) == text

@@ -8,20 +8,20 @@ from hpckit.errors import UsageError
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
-from hpckit.report.run_filter import RunFilter, causes_named, indices_named, what_there_is
-from hpckit.report.selection import make_filter
+from hpckit.report.run_filter import (
+    RunFilter,
+    format_state_and_cause_counts,
+    parse_failure_causes,
+    parse_run_indices,
+)
+from hpckit.report.selection import parse_run_filter
 
 
 def view(index: int, state: RunState, cause: Cause | None = None, lr: str = "0.1") -> RunView:
     """Return a run that ended so, without a scheduler."""
     failure = None if cause is None else Failure(cause=cause, message="")
     record = RunRecord(
-        id=f"demo.{index}",
-        index=index,
-        overrides=(f"lr={lr}",),
-        folder="/f",
-        state=state,
-        failure=failure,
+        id=f"demo.{index}", index=index, overrides=(f"lr={lr}",), folder="/f", state=state, failure=failure
     )
     return RunView(record=record)
 
@@ -40,16 +40,16 @@ RUNS = (
     ("wanted", "taken"),
     [
         (RunFilter(), [0, 1, 2, 3, 4, 5]),
-        (RunFilter(causes=causes_named(["nan"])), [1, 3]),
-        (RunFilter(causes=causes_named(["oom,preempted"])), [2, 4]),
-        (RunFilter(causes=causes_named(["nan", "oom"])), [1, 2, 3]),
-        (RunFilter(indices=indices_named("2-4", 6, "demo")), [2, 3, 4]),
-        (RunFilter(basic=make_filter(["failed"])), [1, 2, 3]),
+        (RunFilter(causes=parse_failure_causes(["nan"])), [1, 3]),
+        (RunFilter(causes=parse_failure_causes(["oom,preempted"])), [2, 4]),
+        (RunFilter(causes=parse_failure_causes(["nan", "oom"])), [1, 2, 3]),
+        (RunFilter(indices=parse_run_indices("2-4", 6, "demo")), [2, 3, 4]),
+        (RunFilter(basic=parse_run_filter(["failed"])), [1, 2, 3]),
         (
             RunFilter(
-                basic=make_filter(["failed"], ["lr=0.2"]),
-                causes=causes_named(["nan"]),
-                indices=indices_named("1-5", 6, "demo"),
+                basic=parse_run_filter(["failed"], ["lr=0.2"]),
+                causes=parse_failure_causes(["nan"]),
+                indices=parse_run_indices("1-5", 6, "demo"),
             ),
             [3],
         ),
@@ -57,19 +57,19 @@ RUNS = (
 )
 def test_several_filters_narrow(wanted: RunFilter, taken: list[int]) -> None:
     """A run has to pass all of them; of one kind any is enough."""
-    assert [one.record.index for one in wanted.chosen(RUNS, "demo")] == taken
+    assert [run.record.index for run in wanted.select_runs(RUNS, "demo")] == taken
 
 
 def test_filter_that_takes_nothing_says_what_there_is() -> None:
     """States and causes with their numbers, so that the next try is right."""
-    wanted = RunFilter(causes=causes_named(["hang"]), words="--cause hang")
+    wanted = RunFilter(causes=parse_failure_causes(["hang"]), words="--cause hang")
     with pytest.raises(UsageError) as caught:
-        wanted.chosen(RUNS, "demo")
+        wanted.select_runs(RUNS, "demo")
     assert caught.value.message == (
         "no run of demo matches --cause hang; it has 1 completed, 3 failed, 1 cancelled, "
         "1 interrupted (causes: 2 nan, 1 cuda_oom, 1 preempted)"
     )
-    assert "(causes" not in what_there_is(RUNS[:1])
+    assert "(causes" not in format_state_and_cause_counts(RUNS[:1])
 
 
 @pytest.mark.parametrize(
@@ -78,31 +78,31 @@ def test_filter_that_takes_nothing_says_what_there_is() -> None:
 def test_cause_that_is_none_is_refused(word: str, hint: str) -> None:
     """The error lists the causes there are."""
     with pytest.raises(UsageError, match="causes are exception, exit_code") as caught:
-        causes_named([word])
+        parse_failure_causes([word])
     assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize("cause", sorted(Cause))
 def test_every_cause_is_named_by_itself(cause: Cause) -> None:
     """Its whole name means this one alone."""
-    assert causes_named([cause.value]) == {cause}
+    assert parse_failure_causes([cause.value]) == {cause}
 
 
 def test_runs_beyond_the_last_are_refused() -> None:
     """The error says which there are."""
     with pytest.raises(UsageError, match=r"there is no 6; demo has the runs 0 to 5"):
-        indices_named("2-6", 6, "demo")
+        parse_run_indices("2-6", 6, "demo")
 
 
 @pytest.mark.parametrize(
     ("wanted", "named"),
     [
         (RunFilter(), False),
-        (RunFilter(basic=make_filter(failed=True)), False),
-        (RunFilter(basic=make_filter(["cancelled"])), True),
+        (RunFilter(basic=parse_run_filter(failed=True)), False),
+        (RunFilter(basic=parse_run_filter(["cancelled"])), True),
         (RunFilter(indices=frozenset({1})), True),
     ],
 )
 def test_cancelled_runs_are_asked_for_by_name(*, wanted: RunFilter, named: bool) -> None:
     """By their state or by their indices, not by a filter that they happen to pass."""
-    assert wanted.names_cancelled is named
+    assert wanted.includes_cancelled is named

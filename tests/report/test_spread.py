@@ -18,15 +18,15 @@ from hpckit.report.results import ResultRow, Results
 from hpckit.report.selection import SortKey
 from hpckit.report.spread import (
     Spread,
-    make_spread,
-    over_keys,
-    sort_spread,
-    spread,
-    spread_cells,
-    spread_header,
-    spread_text,
+    average_results_over_keys,
+    compute_mean_and_deviation,
+    format_mean_deviation_and_count,
+    list_spread_csv_columns,
+    list_spread_csv_rows,
+    parse_keys_to_average_over,
+    sort_spread_rows,
 )
-from hpckit.report.text import plain, spread_page
+from hpckit.report.text import render_plain_text, render_spread_page
 
 
 def row(index: int, lr: str, *, seed: int = 0, **more: Any) -> ResultRow:
@@ -37,9 +37,7 @@ def row(index: int, lr: str, *, seed: int = 0, **more: Any) -> ResultRow:
         **more,
     }
     overrides = {"lr": lr, "seed": str(seed)}
-    return ResultRow(
-        run=f"demo.{index}", index=index, overrides=overrides, step=None, wall_s=None, **fields
-    )
+    return ResultRow(run=f"demo.{index}", index=index, overrides=overrides, step=None, wall_s=None, **fields)
 
 
 def results(*rows: ResultRow) -> Results:
@@ -50,7 +48,7 @@ def results(*rows: ResultRow) -> Results:
 
 def test_runs_that_differ_in_the_seed_alone_are_one_row() -> None:
     """Mean, sample standard deviation and how many runs, for each of the other overrides."""
-    found = make_spread(
+    found = average_results_over_keys(
         results(
             row(0, "0.1", seed=1, loss=1.0),
             row(1, "0.2", seed=1, loss=4.0),
@@ -64,7 +62,7 @@ def test_runs_that_differ_in_the_seed_alone_are_one_row() -> None:
     assert (first.overrides, first.runs) == ({"lr": "0.1"}, ("demo.0", "demo.2", "demo.3"))
     assert first.metrics == {"loss": Spread(mean=2.0, std=1.0, n=3)}
     assert second.metrics == {"loss": Spread(mean=4.0, std=None, n=1)}
-    assert plain(spread_page(found)).splitlines() == [
+    assert render_plain_text(render_spread_page(found)).splitlines() == [
         "lr   runs  loss",
         "0.1  3     2 ± 1 (3)",
         "0.2  1     4 (1)",
@@ -73,7 +71,7 @@ def test_runs_that_differ_in_the_seed_alone_are_one_row() -> None:
 
 def test_only_completed_runs_with_a_finite_number_count() -> None:
     """What failed, was pruned, lacks the metric or has NaN is not in n, and the row says so."""
-    found = make_spread(
+    found = average_results_over_keys(
         results(
             row(0, "1", loss=1.0),
             row(1, "1", loss="nan"),
@@ -87,44 +85,44 @@ def test_only_completed_runs_with_a_finite_number_count() -> None:
     (only,) = found.rows
     assert (len(only.runs), only.completed) == (6, 4)
     assert only.metrics["loss"] == Spread(mean=1.0, std=None, n=1)
-    assert plain(spread_page(found)).splitlines()[1] == "1   6 (4 completed)  1 (1 of 4)"
+    assert render_plain_text(render_spread_page(found)).splitlines()[1] == "1   6 (4 completed)  1 (1 of 4)"
 
 
 def test_metrics_that_are_no_numbers_have_no_column() -> None:
     """A name has no mean; a metric that was NaN in every run is shown as such, with n 0."""
-    found = make_spread(
+    found = average_results_over_keys(
         results(row(0, "1", metrics={"note": "fine", "ok": True, "loss": "inf"})), ("seed",)
     )
     assert found.metrics == ("loss",)
-    assert list(spread_cells(found)) == [("1", 1, 1, None, None, 0)]
-    assert spread_header(found) == ("lr", "runs", "completed", "loss_mean", "loss_std", "loss_n")
+    assert list(list_spread_csv_rows(found)) == [("1", 1, 1, None, None, 0)]
+    assert list_spread_csv_columns(found) == ("lr", "runs", "completed", "loss_mean", "loss_std", "loss_n")
 
 
 def test_stages_are_never_put_together() -> None:
     """Runs of different stages with the same overrides are different things."""
-    found = make_spread(results(row(0, "1", stage="a"), row(1, "1", stage="b")), ("seed",))
+    found = average_results_over_keys(results(row(0, "1", stage="a"), row(1, "1", stage="b")), ("seed",))
     assert [one.stage for one in found.rows] == ["a", "b"]
-    assert spread_header(found)[0] == "stage"
+    assert list_spread_csv_columns(found)[0] == "stage"
 
 
 def test_over_takes_keys_that_runs_override() -> None:
     """Separated by commas or repeated; what no run overrides is named, with what varies."""
     known = ("experiment", "lr", "seed", "fold")
-    assert over_keys(["seed,fold", "+seed"], known, ("lr", "seed")) == ("seed", "fold")
-    assert over_keys(["fold"], {"params.fold": 1}, ()) == ("params.fold",)
+    assert parse_keys_to_average_over(["seed,fold", "+seed"], known, ("lr", "seed")) == ("seed", "fold")
+    assert parse_keys_to_average_over(["fold"], {"params.fold": 1}, ()) == ("params.fold",)
     with pytest.raises(UsageError, match=r"'sed'.*overrides that vary: lr, seed"):
-        over_keys(["sed"], known, ("lr", "seed"))
+        parse_keys_to_average_over(["sed"], known, ("lr", "seed"))
 
 
 def test_rows_are_sorted_by_means_and_overrides() -> None:
     """As other results are."""
-    found = make_spread(results(row(0, "2", loss=5.0), row(1, "10", loss=3.0)), ("seed",))
-    by_loss = sort_spread(found, SortKey(column="loss"))
+    found = average_results_over_keys(results(row(0, "2", loss=5.0), row(1, "10", loss=3.0)), ("seed",))
+    by_loss = sort_spread_rows(found, SortKey(column="loss"))
     assert [one.overrides["lr"] for one in by_loss.rows] == ["10", "2"]
-    by_lr = sort_spread(found, SortKey(column="lr"))
+    by_lr = sort_spread_rows(found, SortKey(column="lr"))
     assert [one.overrides["lr"] for one in by_lr.rows] == ["2", "10"]
     with pytest.raises(UsageError, match="runs, completed, stage, lr, loss"):
-        sort_spread(found, SortKey(column="seed"))
+        sort_spread_rows(found, SortKey(column="seed"))
 
 
 @pytest.mark.parametrize(
@@ -144,16 +142,16 @@ def test_spread_text_is_as_exact_as_the_deviation(
 ) -> None:
     """More digits of a mean than its deviation has say nothing."""
     completed = n if text.endswith(f"({n})") else 5
-    assert spread_text(Spread(mean=mean, std=std, n=n), completed) == text
+    assert format_mean_deviation_and_count(Spread(mean=mean, std=std, n=n), completed) == text
 
 
 @given(st.lists(st.floats() | st.integers() | st.booleans() | st.text() | st.none()))
 def test_spread_of_anything_is_finite_or_null(values: list[Any]) -> None:
     """Whatever runs logged, JSON has numbers or null, and the text is a text."""
-    found = spread(values)
+    found = compute_mean_and_deviation(values)
     assert "NaN" not in json.dumps(to_plain(found))
     assert "Infinity" not in json.dumps(to_plain(found))
-    assert isinstance(spread_text(found, len(values)), str)
+    assert isinstance(format_mean_deviation_and_count(found, len(values)), str)
     assert found.n == sum(
         not isinstance(value, bool) and isinstance(value, int | float) and _is_finite(value)
         for value in values
@@ -169,4 +167,4 @@ def _is_finite(value: float) -> bool:
 
 def test_spread_of_the_largest_numbers_has_no_mean() -> None:
     """Their sum is beyond what a float holds: no result, and no traceback."""
-    assert spread([1.7e308, 1.7e308]) == Spread(mean=None, std=0.0, n=2)
+    assert compute_mean_and_deviation([1.7e308, 1.7e308]) == Spread(mean=None, std=0.0, n=2)

@@ -19,11 +19,11 @@ from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Re
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.model.run import RunRecord
-from hpckit.planning.plan import LaunchIdentity, make_plan
-from hpckit.record.freeze import freeze
-from hpckit.record.launches import Launch, load_launch, read_runs
+from hpckit.planning.plan import LaunchIdentity, build_launch_plan
+from hpckit.record.freeze import write_frozen_launch
+from hpckit.record.launches import Launch, load_launch, read_run_records
 from hpckit.record.layout import AttemptPaths, LaunchPaths
-from hpckit.record.snapshot.collect import collect
+from hpckit.record.snapshot.collect import find_project_files_to_freeze
 from hpckit.record.snapshot.git import Git
 from hpckit.record.store import read_events
 
@@ -39,7 +39,7 @@ class Attempted:
     @property
     def record(self) -> RunRecord:
         """What our own record says of the run."""
-        return read_runs(self.launch, metrics=True)[0]
+        return read_run_records(self.launch, metrics=True)[0]
 
     @property
     def paths(self) -> AttemptPaths:
@@ -48,7 +48,7 @@ class Attempted:
 
     def log(self, rank: int, *, round_: int = 0) -> str:
         """Return what a rank printed."""
-        return self.paths.round(round_).log(rank).read_text()
+        return self.paths.round(round_).rank_log(rank).read_text()
 
     def exits(self) -> list[RankExit]:
         """Return the exit records in the order in which they were written."""
@@ -69,17 +69,17 @@ class Workshop:
         config = LaunchConfig(**{"cluster": Cluster(kind=ClusterKind.local), **settings})
         point = SweepPoint(overrides=(), config=to_plain(config), settings=config)
         folder = self.project.parent / "outputs" / f"launch-{os.urandom(3).hex()}"
-        plan = make_plan(
+        plan = build_launch_plan(
             [point],
             identity=LaunchIdentity(id=folder.name, created_at=datetime.now(UTC)),
             folder=str(folder),
             arguments=(),
             python=sys.executable,
         )
-        snapshot = collect(
+        snapshot = find_project_files_to_freeze(
             config.code, cwd=self.project, output_dir=folder.parent, git=Git(os.environ)
         )
-        freeze(plan, scripts={0: "# none\n"}, snapshot=snapshot, environment={})
+        write_frozen_launch(plan, scripts={0: "# none\n"}, snapshot=snapshot, environment={})
         return load_launch(folder)
 
     def start(self, launch: Launch, **environ: str) -> subprocess.Popen[str]:
@@ -87,11 +87,7 @@ class Workshop:
         words = [sys.executable, "-m", "hpckit", "supervise", str(launch.folder), "--job", "0"]
         words += ["--run", "0"]
         return subprocess.Popen(
-            words,
-            env={**os.environ, **environ},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            words, env={**os.environ, **environ}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
     def attempt(

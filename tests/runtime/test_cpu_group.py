@@ -17,7 +17,7 @@ PROGRAM = """
 import json, os, sys
 from datetime import timedelta
 import torch, torch.distributed as dist
-from hpckit.runtime.cpu_group import make_cpu_group
+from hpckit.runtime.cpu_group import make_gloo_group_of_all_ranks
 
 def sockets():
     count = 0
@@ -37,7 +37,7 @@ store = dist.FileStore(sys.argv[2], world)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
 dist.barrier()
 told = {"before": sockets()}
-votes, files = make_cpu_group(), make_cpu_group(timedelta(hours=1))
+votes, files = make_gloo_group_of_all_ranks(), make_gloo_group_of_all_ranks(timedelta(hours=1))
 for _ in range(3):
     vote = torch.tensor([rank])
     dist.all_reduce(vote, op=dist.ReduceOp.MAX, group=votes)
@@ -79,9 +79,7 @@ def between(one: dict[str, object], first: str, last: str) -> int:
     return ended - begun
 
 
-def test_both_groups_of_ours_need_no_more_sockets_than_one_of_the_users(
-    tmp_path: Path,
-) -> None:
+def test_both_groups_of_ours_need_no_more_sockets_than_one_of_the_users(tmp_path: Path) -> None:
     """All agree as ever; ranks but 0, to which all talk, have hardly more than one mesh more."""
     told = grouped(tmp_path / "store")
     for one in told:

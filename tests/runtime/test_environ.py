@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from hpckit.errors import RankInfoError
-from hpckit.model.cluster.nodes import expand_nodes
+from hpckit.model.cluster.nodes import expand_hostlist
 from hpckit.model.rank import TASK_VARIABLES, RankInfo, RankSource
 from hpckit.runtime.environ import (
-    job_key,
+    find_job_and_restarts,
     rank_info,
     rank_variables,
-    task_variables,
-    without_agent,
-    without_rank,
+    remove_agent_variables,
+    remove_rank_variables,
+    srun_rank_variables,
 )
 
 STEP = {
@@ -79,9 +79,7 @@ def test_rank_info_takes_no_special_step_for_a_rank(special: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "counts",
-    [{"SLURM_NTASKS": "5"}, {"SLURM_TASKS_PER_NODE": "1(x2)"}],
-    ids=["ntasks", "N2-without-n"],
+    "counts", [{"SLURM_NTASKS": "5"}, {"SLURM_TASKS_PER_NODE": "1(x2)"}], ids=["ntasks", "N2-without-n"]
 )
 def test_rank_info_refuses_a_batch_shell(counts: dict[str, str]) -> None:
     """A batch shell has SLURM_PROCID=0; with `-N2` alone not even SLURM_NTASKS tells of others."""
@@ -117,7 +115,7 @@ def test_rank_info_names_the_unreadable_variable() -> None:
 
 def test_rank_info_refuses_contradictions() -> None:
     """A rank outside its world is an error, not a hang in the first collective."""
-    with pytest.raises(RankInfoError, match="rank 5 does not lie below the world size 5"):
+    with pytest.raises(RankInfoError, match="rank 5 must be below the world size 5"):
         rank_info(STEP | {"SLURM_PROCID": "5"})
 
 
@@ -156,7 +154,7 @@ def test_rank_info_reads_what_the_agent_sets() -> None:
         master_addr="10.0.0.1",
         master_port=4000,
     )
-    environ = without_agent(STEP | {"SLURM_NTASKS": "2"}) | rank_variables(info)
+    environ = remove_agent_variables(STEP | {"SLURM_NTASKS": "2"}) | rank_variables(info)
     assert rank_info(environ) == info
     assert not TASK_VARIABLES & environ.keys()
 
@@ -164,7 +162,7 @@ def test_rank_info_reads_what_the_agent_sets() -> None:
 @pytest.mark.parametrize(("nodes", "each"), [("n[1-2]", 3), ("n4", 2), ("n7,n[1-2]", 1)])
 def test_task_variables_describe_the_rank_as_a_step_of_srun(nodes: str, each: int) -> None:
     """Whoever reads them, hpckit too, finds the rank that torch's variables describe."""
-    count = len(expand_nodes(nodes))
+    count = len(expand_hostlist(nodes))
     info = RankInfo(
         rank=count * each - 1,
         world_size=count * each,
@@ -173,21 +171,21 @@ def test_task_variables_describe_the_rank_as_a_step_of_srun(nodes: str, each: in
         node_rank=count - 1,
         num_nodes=count,
         source=RankSource.slurm_step,
-        node=expand_nodes(nodes)[-1],
+        node=expand_hostlist(nodes)[-1],
     )
-    own = task_variables(info, nodes, 4)
+    own = srun_rank_variables(info, nodes, 4)
     assert rank_info(own | {"SLURM_STEP_ID": "0", "SLURMD_NODENAME": info.node}) == info
-    assert without_rank(own).keys() == {"SLURM_NNODES", "SLURM_CPUS_PER_TASK"}
+    assert remove_rank_variables(own).keys() == {"SLURM_NNODES", "SLURM_CPUS_PER_TASK"}
 
 
 def test_job_key_names_array_elements_as_users_do() -> None:
     """SLURM_JOB_ID of an element is another number than `123_4`, which users and scancel use."""
-    assert job_key({"SLURM_JOB_ID": "9"}) == ("9", 0)
+    assert find_job_and_restarts({"SLURM_JOB_ID": "9"}) == ("9", 0)
     element = {
         "SLURM_JOB_ID": "130",
         "SLURM_ARRAY_JOB_ID": "123",
         "SLURM_ARRAY_TASK_ID": "4",
         "SLURM_RESTART_COUNT": "2",
     }
-    assert job_key(element) == ("123_4", 2)
-    assert job_key({}) == (None, 0)
+    assert find_job_and_restarts(element) == ("123_4", 2)
+    assert find_job_and_restarts({}) == (None, 0)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from hpckit.runtime.agent.prefork import ready_agent
-from hpckit.runtime.forked import Forked, fork
+from hpckit.runtime.agent.prefork import prefork_agent
+from hpckit.runtime.forked import Forked, fork_program
 
 PATH = {"PATH": os.environ["PATH"]}
 WHILE_PARENT_LIVES = "echo $$ > began; while kill -0 $PPID; do sleep 0.1; done 2> /dev/null"
@@ -22,7 +22,7 @@ WHILE_PARENT_LIVES = "echo $$ > began; while kill -0 $PPID; do sleep 0.1; done 2
 
 def run(script: str, environ: dict[str, str] = PATH, cpus: tuple[int, ...] = ()) -> Forked:
     """Fork a process that runs a shell script, as one that imported a little would."""
-    return fork(subprocess.call, ("sh", "-c", script), environ, cpus=cpus)
+    return fork_program(subprocess.call, ("sh", "-c", script), environ, cpus=cpus)
 
 
 def parent_of(process: Forked) -> int:
@@ -94,7 +94,7 @@ def test_agent_in_waiting_is_an_agent_once_told(tmp_path: Path) -> None:
     """It writes to its log, in a session of its own, and leaves with an agent's exit code."""
 
     async def told() -> tuple[int, int]:
-        with ready_agent() as begin:
+        with prefork_agent() as begin:
             words = (str(tmp_path / "nothing"), "0", "1")
             process = begin(words, {**PATH, "SLURMD_NODENAME": "n7"}, tmp_path / "log")
             assert isinstance(process, Forked)
@@ -109,8 +109,8 @@ def test_agent_in_waiting_is_an_agent_once_told(tmp_path: Path) -> None:
 def test_agent_in_waiting_leaves_where_it_is_told_nothing() -> None:
     """Nobody has to end it, and notices to the whole job do not."""
     others = {process.pid for process in multiprocessing.active_children()}
-    with ready_agent() as _:
-        (agent,) = (one for one in multiprocessing.active_children() if one.pid not in others)
+    with prefork_agent() as _:
+        (agent,) = (child for child in multiprocessing.active_children() if child.pid not in others)
         assert agent.pid is not None
     agent.join(60)
     assert agent.exitcode == 0

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from hpckit.model.parallel.settings import Parallel, Recompute
 from hpckit.runtime.checkpoint.state import encode_objects
-from hpckit.runtime.generators import kept_generators, seed_everything
-from hpckit.runtime.parallel.build import build_on_meta, build_seeded
-from hpckit.runtime.parallel.kept_state import keep_state
+from hpckit.runtime.generators import preserve_generators, seed_all_generators
+from hpckit.runtime.parallel.build import build_model_on_meta, build_seeded_model
+from hpckit.runtime.parallel.kept_state import preserve_module_state
 from hpckit.runtime.parallel.loss.loss_check import LossCheck
-from hpckit.runtime.parallel.recompute import prepare_unit
+from hpckit.runtime.parallel.recompute import recompute_and_compile_unit
 
 OF_FILE = random.Random(3)  # noqa: S311  # as user code has them
 GLOBAL: dict[str, Callable[[], float]] = {
@@ -38,10 +38,7 @@ class Own:
 
     def __init__(self) -> None:
         self.python, self.of_torch = random.Random(1), torch.Generator().manual_seed(1)  # noqa: S311
-        self.held: dict[str, Any] = {
-            "new": np.random.default_rng(1),
-            "old": np.random.RandomState(1),
-        }
+        self.held: dict[str, Any] = {"new": np.random.default_rng(1), "old": np.random.RandomState(1)}
 
 
 OWN: dict[str, Callable[[Own], float]] = {
@@ -77,48 +74,46 @@ class Drawing(nn.Module):
 def test_seeded_blocks_draw_alike_and_leave_no_trace(source: str) -> None:
     """Also a block within another, and one that ends in an error."""
     draw = GLOBAL[source]
-    seed_everything(5)
+    seed_all_generators(5)
     wanted = [draw() for _ in range(4)]
-    seed_everything(5)
+    seed_all_generators(5)
     found = [draw()]
-    with kept_generators(seed=9):
+    with preserve_generators(seed=9):
         inside = [draw(), draw()]
-        with pytest.raises(ZeroDivisionError), kept_generators(seed=1):
+        with pytest.raises(ZeroDivisionError), preserve_generators(seed=1):
             raise ZeroDivisionError(draw())
         inside.append(draw())
     found += [draw() for _ in range(3)]
     assert found == wanted
-    with kept_generators(seed=9):
+    with preserve_generators(seed=9):
         assert [draw() for _ in range(3)] == inside
 
 
 def test_devices_are_kept_once_they_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """All visible ones; one that a block was the first to use begins after it as it would have."""
     devices = [torch.Generator().manual_seed(number) for number in (4, 5)]
-    before = [one.get_state() for one in devices]
+    before = [device.get_state() for device in devices]
 
     def use() -> None:
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "default_generators", tuple(devices))
 
     for _ in range(2):
-        with kept_generators():
+        with preserve_generators():
             use()
-            for one in devices:
-                torch.rand(3, generator=one)
-        assert all(
-            torch.equal(one.get_state(), at) for one, at in zip(devices, before, strict=True)
-        )
-    with kept_generators(seed=1):
-        assert [one.initial_seed() for one in devices] == [1, 1]
+            for device in devices:
+                torch.rand(3, generator=device)
+        assert all(torch.equal(one.get_state(), at) for one, at in zip(devices, before, strict=True))
+    with preserve_generators(seed=1):
+        assert [device.initial_seed() for device in devices] == [1, 1]
 
 
 FIRST_NUMPY = """
 import sys
-from hpckit.runtime.generators import kept_generators, seed_everything
+from hpckit.runtime.generators import preserve_generators, seed_all_generators
 assert ("numpy.random" in sys.modules) is {there}
-seed_everything(3)
-with kept_generators(seed=4):
+seed_all_generators(3)
+with preserve_generators(seed=4):
     try:
         import numpy.random as user
         print(user.rand())
@@ -141,7 +136,7 @@ def test_blocks_that_import_numpy_first_draw_as_promised(*, there: bool) -> None
 
 
 @pytest.mark.parametrize("source", GLOBAL)
-@pytest.mark.parametrize("kind", [build_seeded, build_on_meta])
+@pytest.mark.parametrize("kind", [build_seeded_model, build_model_on_meta])
 def test_models_are_built_from_the_seed_alone(
     kind: Callable[[Callable[[], nn.Module], int], nn.Module], source: str
 ) -> None:
@@ -154,9 +149,9 @@ def test_models_are_built_from_the_seed_alone(
 
     drawn = []
     for number in range(2):
-        seed_everything(number)
+        seed_all_generators(number)
         following = GLOBAL[source]()
-        seed_everything(number)
+        seed_all_generators(number)
         drawn.append(vars(kind(build, 7))["drawn"])
         assert GLOBAL[source]() == following
     assert drawn[0] == drawn[1]
@@ -166,13 +161,13 @@ def test_models_are_built_from_the_seed_alone(
 def test_modules_that_run_once_more_draw_as_if_they_had_not(source: str) -> None:
     """Global generators, those in attributes, in what these hold, and in the module's file."""
     one, other = Drawing(source), Drawing(source)
-    seed_everything(1)
-    with keep_state(one):
+    seed_all_generators(1)
+    with preserve_module_state(one):
         one(torch.ones(1, 3))
     first = one.draw()
-    seed_everything(1)
+    seed_all_generators(1)
     OF_FILE.seed(3)
-    with keep_state(other):
+    with preserve_module_state(other):
         pass
     OF_FILE.seed(3)
     expected = other.draw()
@@ -192,12 +187,12 @@ def test_losses_that_are_looked_at_draw_as_if_they_were_not(source: str) -> None
 
     draws = []
     for looks in (False, True):
-        seed_everything(1)
+        seed_all_generators(1)
         OF_FILE.seed(3)
         own.__init__()  # type: ignore[misc]
         if looks:
             check = LossCheck()
-            check.see(loss, torch.ones(4, 2), torch.ones(4, 2))
+            check.check_loss_on_part(loss, torch.ones(4, 2), torch.ones(4, 2))
             assert not check.problem
         draws.append(GLOBAL[source]() if source in GLOBAL else OWN[source](own))
     assert draws[0] == draws[1]
@@ -209,15 +204,15 @@ def test_units_are_recomputed_with_what_they_drew(source: str, kind: Recompute) 
     """Gradients, and what is drawn after, are those of a unit that is not recomputed."""
     found = []
     for recompute in (Recompute.none, kind):
-        seed_everything(2)
+        seed_all_generators(2)
         OF_FILE.seed(3)
         units = [Drawing(source) for _ in range(2)]
         for one in units:
-            prepare_unit(one, Parallel(recompute=recompute))
+            recompute_and_compile_unit(one, Parallel(recompute=recompute))
         torch.autograd.backward(units[1](units[0](torch.ones(2, 3))).square().sum())
-        gradients = [one.grad for unit in units for one in unit.parameters()]
-        drawn = [one.draw() for one in units]
-        found.append([*(one.tolist() for one in gradients if one is not None), drawn])
+        gradients = [parameter.grad for unit in units for parameter in unit.parameters()]
+        drawn = [unit.draw() for unit in units]
+        found.append([*(gradient.tolist() for gradient in gradients if gradient is not None), drawn])
     assert found[0] == found[1]
 
 
@@ -234,8 +229,8 @@ class Loader:
 
 def test_saving_changes_nothing_of_what_is_drawn() -> None:
     """When a run saves depends on the time it takes."""
-    seed_everything(1)
+    seed_all_generators(1)
     wanted = [draw() for draw in GLOBAL.values()]
-    seed_everything(1)
+    seed_all_generators(1)
     encode_objects({"loader": Loader()}, {}, staged=False)
     assert [draw() for draw in GLOBAL.values()] == wanted

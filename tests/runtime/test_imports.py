@@ -9,7 +9,7 @@ import pytest
 
 _BEGIN = """
 import gc, weakref
-from hpckit.runtime.fork_server.server import imports_to_keep
+from hpckit.runtime.fork_server.server import pause_gc_for_imports
 
 class Ring:
     def __init__(self): self.me = self
@@ -18,16 +18,14 @@ class Ring:
 
 def _run(code: str) -> str:
     """Run code in a Python of its own: what is frozen stays so until a process ends."""
-    done = subprocess.run(
-        [sys.executable, "-c", _BEGIN + code], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", _BEGIN + code], capture_output=True, text=True, check=True)
     return done.stdout
 
 
 def test_kept_imports_are_never_looked_through() -> None:
     """What was imported is not among the objects of later collections."""
     code = """
-with imports_to_keep():
+with pause_gc_for_imports():
     import decimal
 print(any(one is decimal for one in gc.get_objects()), gc.get_freeze_count() > 1000)
 """
@@ -37,7 +35,7 @@ print(any(one is decimal for one in gc.get_objects()), gc.get_freeze_count() > 1
 def test_garbage_of_imports_is_collected() -> None:
     """Only what lives is kept: a cycle that the imported code dropped is gone."""
     code = """
-with imports_to_keep():
+with pause_gc_for_imports():
     ring = Ring()
     seen = weakref.ref(ring)
     del ring
@@ -50,7 +48,7 @@ def test_later_garbage_is_collected_as_before() -> None:
     """After the imports the thresholds are the former ones, and cycles are found."""
     code = """
 before = gc.get_threshold()
-with imports_to_keep():
+with pause_gc_for_imports():
     pass
 ring = Ring()
 seen = weakref.ref(ring)
@@ -66,7 +64,7 @@ def test_failed_import_leaves_the_collector_as_it_was() -> None:
     code = """
 before = gc.get_threshold()
 try:
-    with imports_to_keep():
+    with pause_gc_for_imports():
         raise ImportError
 except ImportError:
     print(gc.get_threshold() == before, gc.get_freeze_count())
@@ -88,7 +86,7 @@ def test_what_code_tells_the_collector_holds(told: str, holds: str, when: str) -
     first, second = (told, "pass") if when == "before" else ("pass", told)
     code = f"""
 {first}
-with imports_to_keep():
+with pause_gc_for_imports():
     {second}
 print({holds})
 """

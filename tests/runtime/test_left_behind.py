@@ -99,9 +99,7 @@ def of_kind(kind: str) -> dict[str, Any]:
 
 @pytest.mark.training
 @pytest.mark.parametrize("kind", ["forked", "executed", "command"])
-def test_what_a_killed_rank_has_left_ends_before_the_next_round(
-    workshop: Any, ranks: Any, kind: str
-) -> None:
+def test_what_a_killed_rank_has_left_ends_before_the_next_round(workshop: Any, ranks: Any, kind: str) -> None:
     """In sessions of their own, as orphans, deaf to SIGTERM, stopped, or always another process."""
     code = ROUNDS.replace("END", "os.kill(os.getpid(), 9)")
     settings = {**ranks(1, recovery=Recovery(restarts={"signal": 1})), **of_kind(kind)}
@@ -137,19 +135,19 @@ def test_what_ranks_have_started_ends_when_their_agent_is_killed(
     )
     process = workshop.start(launch)
     paths = LaunchPaths(launch.folder).run(0).attempt(1)
-    until(lambda: paths.round(0).log(0).exists() and "began" in paths.round(0).log(0).read_text())
+    until(lambda: paths.round(0).rank_log(0).exists() and "began" in paths.round(0).rank_log(0).read_text())
     agents = [event.pid for event in read_events(paths.events) if isinstance(event, AgentJoined)]
     os.kill(agents[0], signal.SIGKILL)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
-    assert "left []" in paths.round(1).log(0).read_text()
+    assert "left []" in paths.round(1).rank_log(0).read_text()
     assert not living(paths.folder)
 
 
 ADOPTER = f"""{LEAVE}
-from hpckit.runtime.left_behind import adopt_orphans, bury_orphans, end_left_behind
+from hpckit.runtime.left_behind import become_subreaper, reap_orphans, end_orphans
 WORD = sys.argv[1]
-adopt_orphans()
+become_subreaper()
 own = subprocess.Popen([sys.executable, "-c", SLEEP])
 rank = os.fork()
 if not rank:
@@ -160,11 +158,11 @@ if not rank:
     os._exit(3)
 while os.waitid(os.P_PID, rank, os.WEXITED | os.WNOWAIT) is None:
     pass
-bury_orphans([rank])
-assert end_left_behind([rank], float(sys.argv[2])) == []
+reap_orphans([rank])
+assert end_orphans([rank], float(sys.argv[2])) == []
 found = [pid for pid in living(WORD) if pid != os.getpid()]
 print(found, own.poll(), os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]))
-bury_orphans([])
+reap_orphans([])
 own.kill()
 print(own.wait())
 try:

@@ -16,8 +16,7 @@ from tiers import thorough
 from hpckit.runtime.rank.step_times import OwnWaits, ThreadWork
 
 pytestmark = pytest.mark.skipif(
-    platform.machine() not in {"x86_64", "aarch64"}
-    or not os.access("/proc/thread-self/syscall", os.R_OK),
+    platform.machine() not in {"x86_64", "aarch64"} or not os.access("/proc/thread-self/syscall", os.R_OK),
     reason="this system does not say what a thread waits for",
 )
 
@@ -25,7 +24,7 @@ PROGRAM = """
 import sys, time
 import torch, torch.distributed as dist
 from hpckit.model.rank import RankInfo, RankSource
-from hpckit.runtime.rank.step_times import measure_steps
+from hpckit.runtime.rank.step_times import make_step_times
 
 rank, pause, store = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
@@ -34,13 +33,13 @@ info = RankInfo(
     num_nodes=1, source=RankSource.single,
 )
 reports = []
-times = measure_steps(info, torch.device("cpu"), reports.append, samples_per_step=1)
+times = make_step_times(info, torch.device("cpu"), reports.append, samples_per_step=1)
 for step in range(9):
-    times.begin(step)
+    times.begin_step(step)
     if rank == 0 or pause > 0:
         time.sleep(abs(pause))
     dist.all_reduce(torch.ones(4))
-times.end()
+times.end_last_step()
 waited, seconds = sum(one.waiting_s for one in reports), sum(one.seconds for one in reports)
 print(waited / seconds)
 """
@@ -51,13 +50,11 @@ def shares(pause: float, folder: Path) -> list[float]:
     words = [sys.executable, "-c", PROGRAM]
     ranks = [
         subprocess.Popen(
-            [*words, str(rank), str(pause), str(folder / "store")],
-            stdout=subprocess.PIPE,
-            text=True,
+            [*words, str(rank), str(pause), str(folder / "store")], stdout=subprocess.PIPE, text=True
         )
         for rank in range(2)
     ]
-    return [float(one.communicate(timeout=120)[0]) for one in ranks]
+    return [float(rank.communicate(timeout=120)[0]) for rank in ranks]
 
 
 @pytest.mark.training
@@ -81,7 +78,7 @@ def test_lock_counts_as_waiting_for_others_and_work_only_once() -> None:
     end = time.perf_counter() + 0.3
     while time.perf_counter() < end:
         pass
-    waits.stop()
+    waits.stop_counting()
     assert waits.seconds < 0.1
 
 
@@ -90,7 +87,7 @@ def test_watching_ends_with_what_it_is_for() -> None:
     before = threading.active_count()
     work = ThreadWork(alone=False)
     time.sleep(0.2)
-    assert (work.seconds() or 0.0) >= 0.1
+    assert (work.own_work_seconds() or 0.0) >= 0.1
     del work
     for _ in range(100):
         if threading.active_count() <= before:

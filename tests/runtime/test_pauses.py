@@ -24,7 +24,7 @@ watch = PauseWatch()
 print("looks", flush=True)
 for _ in range(100):
     time.sleep(0.1)
-    for begin, end in watch.new():
+    for begin, end in watch.pop_new_pauses():
         print(end - begin, flush=True)
         sys.exit()
 """
@@ -40,19 +40,19 @@ def test_pause_is_a_gap_between_two_looks() -> None:
     """A late look is no pause; a gap of a time slice of Slurm's is, and is told once."""
     watch = watch_at(0, 1, 4.5, 10, 11)
     for _ in range(3):
-        watch.look()
-    assert watch.new() == [(4.5, 10)]
-    assert watch.new() == []
+        watch.detect_process_pause()
+    assert watch.pop_new_pauses() == [(4.5, 10)]
+    assert watch.pop_new_pauses() == []
 
 
 def test_pause_counts_as_far_as_it_lies_in_a_time() -> None:
     """Of what lasted until now, the part that the process did not run."""
     watch = watch_at(0, 40, 42)
-    watch.look()
-    watch.look()
-    assert watch.paused_s(10) == 8
-    assert watch.paused_s(1) == 0
-    assert watch.paused_s(100) == 40
+    watch.detect_process_pause()
+    watch.detect_process_pause()
+    assert watch.count_paused_seconds(10) == 8
+    assert watch.count_paused_seconds(1) == 0
+    assert watch.count_paused_seconds(100) == 40
 
 
 def test_stopped_process_finds_its_pause() -> None:
@@ -72,11 +72,11 @@ def test_report_of_steps_that_span_a_pause_is_dropped() -> None:
     """It would be a straggler's, or one of a rank that waits in collectives."""
     kept: list[RankSteps] = []
     reports = StepReports(keep=kept.append, pauses=watch_at(0, 41, 41, 41, 45, 45))
-    reports.pauses.look()
+    reports.pauses.detect_process_pause()
     slow = RankSteps(rank=0, steps=2, seconds=41, own_s=0.1, waiting_s=40.9)
     later = RankSteps(rank=0, steps=2, seconds=2, own_s=0.1, waiting_s=1.9)
-    reports.take(slow, 0)
-    reports.take(later, 0)
+    reports.add_report(slow, 0)
+    reports.add_report(later, 0)
     assert kept == [later]
 
 
@@ -90,13 +90,13 @@ def test_suspension_is_a_pause_that_an_agent_had_too(
     said: list[events.Event] = []
     watch = watch_at(0, 5, 5.01)
     suspensions = Suspensions(record=said.append, pauses=watch)
-    watch.look()
+    watch.detect_process_pause()
 
     async def follow() -> None:
-        watching = asyncio.create_task(suspensions.watch())
+        watching = asyncio.create_task(suspensions.record_pauses_agents_shared())
         await asyncio.sleep(0.03)
         if agents_s is not None:
-            suspensions.hear(agents_s)
+            suspensions.record_agent_pause(agents_s)
         await asyncio.sleep(0.2)
         watching.cancel()
 

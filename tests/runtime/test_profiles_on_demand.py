@@ -20,7 +20,7 @@ from waiting import LIMIT_S, until, until_here
 from hpckit.model.failure import Cause, ExitReason, StateKept
 from hpckit.model.settings import Observe, Profile
 from hpckit.model.states import RunState
-from hpckit.record.launches import read_runs
+from hpckit.record.launches import read_run_records
 
 pytestmark = pytest.mark.training
 
@@ -88,9 +88,7 @@ def test_running_run_is_profiled_and_completes(workshop: Any, ranks: Any, tmp_pa
         until_here(process, tmp_path, 2)
         answer = verb_said("profile", run, "--ranks", "5", folder=tmp_path)
         assert (answer.code, "has ranks 0-1" in answer.err) == (2, True)
-        answer = verb_said(
-            "profile", run, "--steps", "4", "--ranks", "all", "--json", folder=tmp_path
-        )
+        answer = verb_said("profile", run, "--steps", "4", "--ranks", "all", "--json", folder=tmp_path)
         assert answer.code == 0, answer.err
         document = json.loads(answer.out)
         assert document["done"]
@@ -99,16 +97,14 @@ def test_running_run_is_profiled_and_completes(workshop: Any, ranks: Any, tmp_pa
             check_rank(one)
         # A long one is under way: another one is refused meanwhile, with the reason.
         long = threading.Thread(
-            target=lambda: second.append(
-                verb_said("profile", run, "--steps", "1000", folder=tmp_path)
-            )
+            target=lambda: second.append(verb_said("profile", run, "--steps", "1000", folder=tmp_path))
         )
         long.start()
         time.sleep(1.0)
         answer = verb_said("profile", run, "--steps", "1", folder=tmp_path)
         assert answer.code == 2
         assert "a profile of rank 0 is under way" in answer.err
-        until_recorded(launch.paths.run(0).attempt(1).round(0).log(0), tmp_path / "here-0")
+        until_recorded(launch.paths.run(0).attempt(1).round(0).rank_log(0), tmp_path / "here-0")
     finally:
         flag.touch()
         output, _ = process.communicate(timeout=LIMIT_S)
@@ -117,7 +113,7 @@ def test_running_run_is_profiled_and_completes(workshop: Any, ranks: Any, tmp_pa
     assert second[0].code == 0, second[0].err
     text = second[0].out
     assert "its step loop was over after these steps" in text
-    (record,) = read_runs(launch)
+    (record,) = read_run_records(launch)
     assert record.state is RunState.completed
     again = verb_said("profile", run, "--last", folder=tmp_path)
     assert (again.code, again.out) == (0, text)
@@ -151,9 +147,7 @@ def shown(launch: Any, folder: Path) -> Any:
     return json.loads(answer.out)
 
 
-def test_planned_profile_is_made_without_anyone_asking(
-    workshop: Any, ranks: Any, tmp_path: Path
-) -> None:
+def test_planned_profile_is_made_without_anyone_asking(workshop: Any, ranks: Any, tmp_path: Path) -> None:
     """Steps 8 to 10 of both ranks; it does not count for the run's signature."""
     code = ENDING.format(registers=False, line="pass")
     done = workshop.attempt(code, **ranks(2, observe=PLANNED))
@@ -169,8 +163,7 @@ def test_planned_profile_is_made_without_anyone_asking(
 
 @thorough
 @pytest.mark.parametrize(
-    ("line", "word"),
-    [("1 / 0", "division by zero"), ("os.kill(os.getpid(), 9)", "SIGKILL")],
+    ("line", "word"), [("1 / 0", "division by zero"), ("os.kill(os.getpid(), 9)", "SIGKILL")]
 )
 def test_failure_within_a_profile_is_the_same_failure(
     workshop: Any, ranks: Any, tmp_path: Path, line: str, word: str
@@ -185,9 +178,7 @@ def test_failure_within_a_profile_is_the_same_failure(
     assert not list(tmp_path.rglob("*.trace.json.gz"))
 
 
-def test_notice_within_a_profile_saves_and_leaves(
-    workshop: Any, ranks: Any, tmp_path: Path
-) -> None:
+def test_notice_within_a_profile_saves_and_leaves(workshop: Any, ranks: Any, tmp_path: Path) -> None:
     """As without a profile: the state comes first, and the profile is dropped, and says why."""
     long = Observe(profile=Profile(at_step=8, steps=900, ranks=[0]))
     code = ENDING.format(registers=True, line="os.kill(os.getpid(), 15)")
@@ -196,9 +187,7 @@ def test_notice_within_a_profile_saves_and_leaves(
     for done in (with_profile, without):
         assert done.record.failure is not None, done.output
         assert done.record.failure.cause is Cause.left
-        assert [(one.reason, one.kept) for one in done.exits()] == [
-            (ExitReason.left, StateKept.saved)
-        ] * 2
+        assert [(one.reason, one.kept) for one in done.exits()] == [(ExitReason.left, StateKept.saved)] * 2
     found = shown(with_profile.launch, tmp_path)
     assert found["ranks"][0]["problem"] == "it was asked to leave before"
 
@@ -210,7 +199,7 @@ def test_run_without_a_step_loop_is_told_why(workshop: Any, ranks: Any, tmp_path
     process = workshop.start(launch)
     try:
         paths = launch.paths.run(0).attempt(1)
-        until(lambda: paths.round(0).log(0).exists())
+        until(lambda: paths.round(0).rank_log(0).exists())
         answer = verb_said("profile", f"{launch.folder}/runs/00000", folder=tmp_path)
         assert answer.code == 2, answer.err
         assert "none of its ranks has begun a step of `run.steps()` yet" in answer.err

@@ -10,8 +10,8 @@ from cli_world import Desk
 
 from hpckit.model.launch import Cluster, ClusterKind, Resources
 from hpckit.model.plan import SecretVariables
-from hpckit.observe.gpu_choice import gpu_choice
-from hpckit.record.launches import load_settings
+from hpckit.observe.gpu_choice import read_gpus_given_to_run
+from hpckit.record.launches import load_run_settings
 from hpckit.runtime.run_variables import run_variables
 
 JOB = {"SLURM_JOB_ID": "7"}
@@ -28,7 +28,7 @@ def seen(
         env=env or {},
         minute=next(_MINUTES),
     )
-    settings, _ = load_settings(launch, 0)
+    settings, _ = load_run_settings(launch, 0)
     return run_variables(launch, 0, settings, SecretVariables(), environ)
 
 
@@ -37,8 +37,8 @@ _MINUTES = itertools.count()
 
 def counted(environ: dict[str, str], count: int = 4) -> list[int]:
     """Return which of so many GPUs are counted as the run's."""
-    choice = gpu_choice(environ)
-    return [one for one in range(count) if choice.includes(one, f"GPU-{one}", count)]
+    choice = read_gpus_given_to_run(environ)
+    return [one for one in range(count) if choice.includes_gpu(one, f"GPU-{one}", count)]
 
 
 @pytest.mark.parametrize(

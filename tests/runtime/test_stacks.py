@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.runtime.stacks import armed, dump, process_state
+from hpckit.runtime.stacks import catches_dump_signal, collect_rank_stacks, describe_process_state
 
 LONG = timedelta(seconds=20)
 SHORT = timedelta(seconds=0.5)
@@ -22,8 +22,8 @@ SHORT = timedelta(seconds=0.5)
 HEAD = """
 import ctypes, sys, threading, time
 from pathlib import Path
-from hpckit.runtime.stacks import arm
-arm(Path(sys.argv[1]))
+from hpckit.runtime.stacks import enable_stack_dumps
+enable_stack_dumps(Path(sys.argv[1]))
 def ready():
     print("ready", flush=True)
 """
@@ -85,7 +85,7 @@ def ask(tmp_path: Path, *children: subprocess.Popen[str], wait: timedelta = LONG
     """Ask the children, in the order they were started, for their stacks."""
     pids = {rank: child.pid for rank, child in enumerate(children)}
     files = {rank: tmp_path / f"dump{rank}" for rank in pids}
-    return asyncio.run(dump(pids, files, wait))
+    return asyncio.run(collect_rank_stacks(pids, files, wait))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_dump_holds_only_what_was_asked_for_now(start: Start, tmp_path: Path) ->
 def test_dump_asks_nobody_whom_the_signal_would_end(start: Start, tmp_path: Path) -> None:
     """A process that is not armed lives on, and has no stacks."""
     child = start("import time; print('ready', flush=True); time.sleep(300)")
-    assert not armed(child.pid)
+    assert not catches_dump_signal(child.pid)
     assert ask(tmp_path, child) == {0: ""}
     assert child.poll() is None
 
@@ -131,8 +131,8 @@ def test_stopped_rank_is_named_and_does_not_keep_the_others(start: Start, tmp_pa
     assert texts[0] == ""
     assert "in wait_for_batch" in texts[1]
     assert time.monotonic() - before < 120
-    assert process_state(stopped.pid).startswith("T (stopped)")
-    assert process_state(sleeping.pid).startswith("S (sleeping)")
+    assert describe_process_state(stopped.pid).startswith("T (stopped)")
+    assert describe_process_state(sleeping.pid).startswith("S (sleeping)")
 
 
 def test_rank_that_has_ended_has_no_stacks(start: Start, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_rank_that_has_ended_has_no_stacks(start: Start, tmp_path: Path) -> None
     child.kill()
     child.wait()
     assert ask(tmp_path, child, wait=SHORT) == {0: ""}
-    assert process_state(child.pid) == "gone"
+    assert describe_process_state(child.pid) == "gone"
 
 
 def test_dump_file_is_private(start: Start, tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_rank_that_cannot_open_its_file_runs_on_unarmed(start: Start, tmp_path: 
     """A run is worth more than its stacks."""
     (tmp_path / "dump0").mkdir()
     child = start(HEAD + SLEEPS)
-    assert not armed(child.pid)
+    assert not catches_dump_signal(child.pid)
     assert ask(tmp_path, child) == {0: ""}
 
 
@@ -168,6 +168,6 @@ def test_state_names_what_the_kernel_waits_in(tmp_path: Path) -> None:
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "status").write_text(f"Name:\tpython\nState:\t{state}\n")
         (tmp_path / name / "wchan").write_text(wchan)
-    assert process_state(7, tmp_path) == (
+    assert describe_process_state(7, tmp_path) == (
         "S (sleeping) in futex_wait_queue; 1 of its threads D (disk sleep) in rpc_wait_bit_killable"
     )

@@ -12,7 +12,7 @@ from waiting import LIMIT_S, until_here
 
 from hpckit.model import events
 from hpckit.model.states import RunState
-from hpckit.record.launches import read_runs
+from hpckit.record.launches import read_run_records
 from hpckit.record.store import read_events
 
 pytestmark = pytest.mark.training
@@ -38,9 +38,7 @@ def main(config, run):
 """
 
 
-def test_running_run_says_what_its_ranks_do_and_completes(
-    workshop: Any, ranks: Any, tmp_path: Path
-) -> None:
+def test_running_run_says_what_its_ranks_do_and_completes(workshop: Any, ranks: Any, tmp_path: Path) -> None:
     """Both functions are named, one group each; the run goes on, with no stacks of a hang."""
     flag = tmp_path / "flag"
     launch = workshop.freeze(TRAIN, **ranks(2, env={"FLAG": str(flag)}))
@@ -67,11 +65,11 @@ def test_running_run_says_what_its_ranks_do_and_completes(
         flag.touch()
         output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, output
-    (record,) = read_runs(launch)
+    (record,) = read_run_records(launch)
     assert record.state is RunState.completed
     paths = launch.paths.run(0).attempt(1)
     told = list(read_events(paths.events))
     assert not any(isinstance(one, events.RoundEnded) and one.failure for one in told)
-    assert not paths.round(0).stacks(0).exists(), "that file is for hangs"
+    assert not paths.round(0).rank_stacks_file(0).exists(), "that file is for hangs"
     answer = verb_said("stacks", run, folder=tmp_path)
     assert (answer.code, "only a running run can be asked" in answer.err) == (2, True)

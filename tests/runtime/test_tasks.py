@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hpckit.runtime.threads import done_within, start_vital
+from hpckit.runtime.threads import await_with_limit, start_task_fatal_on_error
 
 
 def test_cancellation_that_comes_as_the_work_ends_is_not_lost() -> None:
@@ -17,7 +17,7 @@ def test_cancellation_that_comes_as_the_work_ends_is_not_lost() -> None:
 
         async def watch() -> None:
             while True:
-                await done_within(10, news.wait())
+                await await_with_limit(10, news.wait())
                 news.clear()
 
         watching = asyncio.create_task(watch())
@@ -36,23 +36,21 @@ def test_what_takes_too_long_is_said_and_ends() -> None:
     """The work is cancelled at its limit; what is done in time is waited for."""
 
     async def main() -> tuple[bool, bool]:
-        return await done_within(0.01, asyncio.sleep(60)), await done_within(
+        return await await_with_limit(0.01, asyncio.sleep(60)), await await_with_limit(
             60, asyncio.sleep(0.01)
         )
 
     assert asyncio.run(main()) == (False, True)
 
 
-def test_error_of_vital_work_ends_the_process_and_is_shown(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_error_of_vital_work_ends_the_process_and_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     """An agent that can no longer watch its ranks must not wait for a word that never comes."""
 
     async def broken() -> None:
         raise ValueError("the board is gone")
 
     async def main() -> None:
-        task = start_vital(broken())
+        task = start_task_fatal_on_error(broken())
         await asyncio.Event().wait()
         await task
 
@@ -65,7 +63,7 @@ def test_end_of_vital_work_that_was_cancelled_is_no_error() -> None:
     """A round that is over cancels what it started."""
 
     async def main() -> bool:
-        task = start_vital(asyncio.sleep(60))
+        task = start_task_fatal_on_error(asyncio.sleep(60))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.sleep(0.05)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from hpckit.runtime.threads import aside
+from hpckit.runtime.threads import run_in_thread
 
 
 def test_aside_returns_and_raises_what_the_work_does() -> None:
@@ -16,8 +16,8 @@ def test_aside_returns_and_raises_what_the_work_does() -> None:
 
     async def both() -> int:
         with pytest.raises(ZeroDivisionError):
-            await aside(lambda: 1 // 0)
-        return await aside(lambda: 7)
+            await run_in_thread(lambda: 1 // 0)
+        return await run_in_thread(lambda: 7)
 
     assert asyncio.run(both()) == 7
 
@@ -28,7 +28,7 @@ def test_aside_does_not_keep_the_loop_from_ending() -> None:
 
     async def impatient() -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(aside(release.wait), 0.05)
+            await asyncio.wait_for(run_in_thread(release.wait), 0.05)
 
     begun = time.monotonic()
     asyncio.run(impatient())

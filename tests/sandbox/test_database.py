@@ -37,15 +37,13 @@ def test_installation_that_crashed_is_made_again(
 ) -> None:
     """What it left is removed first: the database would start on a part of its tables."""
     monkeypatch.setenv("CRASHES", str(crashes))
-    daemons._install_database(data)  # noqa: SLF001  # what `up` calls, without a database
+    daemons._initialize_database_folder(data)  # noqa: SLF001  # what `up` calls, without a database
     assert (data / "mysql").is_dir()
 
 
-def test_installation_that_always_crashes_is_an_error(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_installation_that_always_crashes_is_an_error(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three times are enough; nothing is left that looks like a database."""
     monkeypatch.setenv("CRASHES", "99")
     with pytest.raises(SandboxError, match="mariadb-install-db"):
-        daemons._install_database(data)  # noqa: SLF001  # as above
+        daemons._initialize_database_folder(data)  # noqa: SLF001  # as above
     assert not data.exists()

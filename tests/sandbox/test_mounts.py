@@ -51,11 +51,11 @@ from hpckit.sandbox import chroot, settings
 
 settings.CACHE = chroot.CACHE = Path(sys.argv[1])
 options = settings.Options(release="24.11")
-left = options.root.with_suffix(".unfinished") / "proc"
+left = options.chroot_folder.with_suffix(".unfinished") / "proc"
 left.mkdir(parents=True)
 subprocess.run(["mount", "-t", "proc", "proc", str(left)], check=True)
-chroot.make(options)
-print((options.root / chroot.MARK).read_text())
+chroot.make_chroot(options)
+print((options.chroot_folder / chroot.MARK).read_text())
 """
 DEBOOTSTRAP = """#!/bin/sh
 for folder; do case $folder in /*) mkdir -p "$folder/etc" ;; esac; done

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.sandbox.lifecycle import wrapper
+from hpckit.sandbox.lifecycle import render_slurm_command_wrapper
 from hpckit.sandbox.settings import Options
 
 
@@ -16,7 +16,7 @@ def test_wrapper_asks_from_folders_that_the_chroot_does_not_show(
     tmp_path: Path, command: str, code: int
 ) -> None:
     """Questions work below /var/tmp or /opt; what starts processes there is refused by name."""
-    text = wrapper(command, Options(), native=False)
+    text = render_slurm_command_wrapper(command, Options(), native=False)
     inner = next(line for line in text.splitlines() if line.startswith("exec /usr/bin/nsenter"))
     entered = text.replace(inner, "exec /bin/sh -c '").replace(f"/usr/bin/{command}", "/bin/pwd")
     script = tmp_path / "wrapper"

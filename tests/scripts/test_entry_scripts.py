@@ -34,13 +34,7 @@ ISOLATED = """#!/bin/bash
 echo "isolated $1 with HPCKIT_TEST_SLURM=$HPCKIT_TEST_SLURM" >> "$NOTES"
 exec "$@"
 """
-GATES = [
-    "ruff check .",
-    "ruff format --check .",
-    "mypy ",
-    "lint-imports ",
-    "mkdocs build --strict --quiet",
-]
+GATES = ["ruff check .", "ruff format --check .", "mypy ", "lint-imports ", "mkdocs build --strict --quiet"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +46,7 @@ class Checkout:
 
     def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run one of its scripts; FAILING is part of a call that fails, by an exact test of it."""
-        settings = {
-            "NOTES": str(self.notes),
-            "FAILING": "nothing",
-            "EXACT": "true",
-            "PYTHON": sys.executable,
-        }
+        settings = {"NOTES": str(self.notes), "FAILING": "nothing", "EXACT": "true", "PYTHON": sys.executable}
         return run_to_end(
             list(words), cwd=self.folder, env={**os.environ, **settings, **environ}, timeout=250
         )
@@ -92,8 +81,7 @@ def checkout(tmp_path: Path) -> Checkout:
 
 WORKERS = min(16, 3 * len(os.sched_getaffinity(0)) + 1)
 OTHER_TESTS = (
-    f"pytest -n {WORKERS} --dist loadfile --no-loadscope-reorder"
-    " -m not slurm and not thorough tests"
+    f"pytest -n {WORKERS} --dist loadfile --no-loadscope-reorder -m not slurm and not thorough tests"
 )
 SLURM_TESTS = "pytest --maxfail 3 -m slurm"
 USUAL = f"{SLURM_TESTS} and (main or not faults) and not release and not thorough tests/integration"
@@ -135,15 +123,11 @@ def test_test_fast_runs_every_gate_and_says_what_it_left_out(checkout: Checkout)
     assert done.returncode == 0, done.stderr
     tests = "not slurm and not training and not slow and not whole and not thorough"
     calls = [call for call in checkout.calls() if not call.startswith("python ")]
-    assert sorted(calls[-6:]) == sorted(
-        [*GATES, f"pytest -n {os.cpu_count()} --dist loadfile -m {tests}"]
-    )
+    assert sorted(calls[-6:]) == sorted([*GATES, f"pytest -n {os.cpu_count()} --dist loadfile -m {tests}"])
     assert "left out: the tests that train" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "gate", ["ruff check", "ruff format", "mypy", "lint-imports", "mkdocs", "pytest"]
-)
+@pytest.mark.parametrize("gate", ["ruff check", "ruff format", "mypy", "lint-imports", "mkdocs", "pytest"])
 def test_test_fails_with_any_gate(checkout: Checkout, gate: str) -> None:
     """One gate that fails fails the whole."""
     assert checkout.run("scripts/test", "--fast", FAILING=gate).returncode == 1
@@ -165,9 +149,7 @@ def test_test_runs_slurm_tests_on_both_releases(checkout: Checkout) -> None:
 
 @root_with_apt
 @pytest.mark.parametrize("failing", sorted(ALL_TESTS))
-def test_test_shows_what_slurm_tests_said_although_others_failed(
-    checkout: Checkout, failing: str
-) -> None:
+def test_test_shows_what_slurm_tests_said_although_others_failed(checkout: Checkout, failing: str) -> None:
     """All run at once: the failure of one hides nothing of the others, and fails the whole."""
     done = checkout.run("scripts/test", FAILING=failing)
     assert done.returncode == 1
@@ -177,9 +159,7 @@ def test_test_shows_what_slurm_tests_said_although_others_failed(
 
 
 @root_with_apt
-@pytest.mark.parametrize(
-    ("failing", "release"), [(USUAL, "22.05"), (ON_EACH, "24.11"), (OTHER_TESTS, None)]
-)
+@pytest.mark.parametrize(("failing", "release"), [(USUAL, "22.05"), (ON_EACH, "24.11"), (OTHER_TESTS, None)])
 def test_test_gives_a_second_try_as_its_tests_were_run(
     checkout: Checkout, failing: str, release: str | None
 ) -> None:
@@ -193,9 +173,7 @@ def test_test_gives_a_second_try_as_its_tests_were_run(
 
 
 @pytest.mark.parametrize("gate", ["ruff format", "mypy"])
-def test_test_tries_nothing_again_where_more_than_a_test_failed(
-    checkout: Checkout, gate: str
-) -> None:
+def test_test_tries_nothing_again_where_more_than_a_test_failed(checkout: Checkout, gate: str) -> None:
     """A gate that fails fails the whole, and no time goes into a test."""
     done = checkout.run("scripts/test", "--fast", FAILING=gate, EXACT="false")
     assert done.returncode == 1
@@ -227,9 +205,7 @@ def test_test_all_releases_tries_the_moving_one_last(checkout: Checkout) -> None
     checkout.run("scripts/test", "--all-releases")
     assert "pytest -n 1 -m not slurm and not thorough tests/config" in checkout.calls()
     calls = [call for call in checkout.calls("isolated") if "22.05" not in call]
-    assert calls == [
-        f"isolated pytest with HPCKIT_TEST_SLURM={name}" for name in ("24.11", "26.05")
-    ]
+    assert calls == [f"isolated pytest with HPCKIT_TEST_SLURM={name}" for name in ("24.11", "26.05")]
 
 
 @root_with_apt
@@ -241,11 +217,7 @@ def test_ci_runs_both_commands_of_the_readme(checkout: Checkout) -> None:
 
 
 @root_with_apt
-@pytest.mark.parametrize(
-    "hanging",
-    [USUAL, OTHER_TESTS],
-    ids=["slurm", "other"],
-)
+@pytest.mark.parametrize("hanging", [USUAL, OTHER_TESTS], ids=["slurm", "other"])
 def test_ci_ends_by_itself_and_says_so_when_a_test_hangs(checkout: Checkout, hanging: str) -> None:
     """A suite that hangs is interrupted at CI's own limit."""
     done = checkout.run(".ci/run", HANGING=hanging, HPCKIT_CI_LIMIT_MIN="0.05")
@@ -257,9 +229,7 @@ def test_test_campaign_runs_nothing_else_and_can_be_repeated(checkout: Checkout)
     """--campaign N runs the random faults alone, and says by which seed they come again."""
     done = checkout.run("scripts/test", "--campaign", "5", HPCKIT_CAMPAIGN_SEED="7")
     assert done.returncode == 0, done.stderr
-    assert checkout.calls("pytest", "ruff") == [
-        "pytest -v --timeout 900 tests/integration/test_campaign.py"
-    ]
+    assert checkout.calls("pytest", "ruff") == ["pytest -v --timeout 900 tests/integration/test_campaign.py"]
     assert "campaign: 5 runs under random faults, HPCKIT_CAMPAIGN_SEED=7" in done.stdout
 
 

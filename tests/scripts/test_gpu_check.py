@@ -95,9 +95,7 @@ def test_judgement_passes_what_a_healthy_gpu_answers(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "path", "value", "words"), WRONG)
-def test_judgement_fails_a_wrong_answer(
-    name: str, path: tuple[Any, ...], value: Any, words: str
-) -> None:
+def test_judgement_fails_a_wrong_answer(name: str, path: tuple[Any, ...], value: Any, words: str) -> None:
     """One wrong value makes the item FAILED on the page, with its name, and the exit code 1."""
     measured = right_answers()[name]
     put(measured, path, value)
@@ -239,18 +237,14 @@ def fake(_fake_library: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(("wrong", "state"), [(False, State.passed), (True, State.failed)])
-def test_energy_fails_if_the_counter_stands_still(
-    fake: FakeNvml, *, wrong: bool, state: State
-) -> None:
+def test_energy_fails_if_the_counter_stands_still(fake: FakeNvml, *, wrong: bool, state: State) -> None:
     """NVML's counter is compared with power times time; one that stands still is FAILED."""
     if wrong:
         fake.change({"g0.field.83": 5_000_000})
     nvml = importlib.import_module("pynvml")
     nvml.nvmlInit()
     log, done = PowerLog(), threading.Event()
-    thread = threading.Thread(
-        target=log.read, args=(nvml, nvml.nvmlDeviceGetHandleByIndex(0), done)
-    )
+    thread = threading.Thread(target=log.read, args=(nvml, nvml.nvmlDeviceGetHandleByIndex(0), done))
     thread.start()
     time.sleep(1.5)
     done.set()
@@ -270,7 +264,7 @@ def sampled(nvml: Any) -> tuple[Any, GpuSample]:
         found = backend.sample(counters=True)
         time.sleep(0.15)  # the shortest time over which NVML counts activity
     facts = backend.devices()[0]
-    assert [one.message for one in backend.events()] == []
+    assert [event.message for event in backend.events()] == []
     backend.close()
     return facts, found[0]
 
@@ -300,9 +294,7 @@ def record(request: pytest.FixtureRequest) -> dict[str, dict[str, list[Any]]]:
     return phases
 
 
-def test_hpckit_reads_what_a_real_gpu_answered(
-    record: dict[str, dict[str, list[Any]]],
-) -> None:
+def test_hpckit_reads_what_a_real_gpu_answered(record: dict[str, dict[str, list[Any]]]) -> None:
     """From a real GPU's record hpckit reads its facts, an idle and a loaded sample."""
     real = importlib.import_module("pynvml")
     seen = {}

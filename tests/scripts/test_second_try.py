@@ -59,7 +59,7 @@ def test_second_try_is_given_to_few_new_failures_of_tests_that_are_not_exact(
 
 def record(*entries: dict[str, Any]) -> Lane:
     """Read a record of these lines."""
-    return read_lane("a", [json.dumps(one) for one in entries])
+    return read_lane("a", [json.dumps(entry) for entry in entries])
 
 
 FAILS = {"failed": ONE.name, "exact": False, "reason": "late"}
@@ -226,10 +226,7 @@ class Suite:
     def _call(self, words: Sequence[str], **environ: str) -> subprocess.CompletedProcess[str]:
         clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
         return run_to_end(
-            words,
-            cwd=self.folder,
-            env={**clean, "PYTHONPATH": str(TESTS), **LIGHT, **environ},
-            timeout=250,
+            words, cwd=self.folder, env={**clean, "PYTHONPATH": str(TESTS), **LIGHT, **environ}, timeout=250
         )
 
 
@@ -307,9 +304,7 @@ def test_suite_fails_without_a_second_try(suite: Suite, names: list[str], becaus
         ("hangs", 1, "ended by the limit"),
     ],
 )
-def test_second_try_passes_only_if_the_test_does(
-    suite: Suite, name: str, code: int, words: str
-) -> None:
+def test_second_try_passes_only_if_the_test_does(suite: Suite, name: str, code: int, words: str) -> None:
     """A worker that ends is a failure of its test; a test that is skipped or hangs has not passed.
 
     The limit of time is one of its own, as nothing else ends what hangs then.
@@ -332,9 +327,7 @@ def test_suite_that_did_not_run_has_no_second_try(suite: Suite, words: list[str]
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "workers"])
-def test_file_that_cannot_be_collected_has_no_second_try(
-    suite: Suite, workers: tuple[str, ...]
-) -> None:
+def test_file_that_cannot_be_collected_has_no_second_try(suite: Suite, workers: tuple[str, ...]) -> None:
     """Its tests have not run, so nothing is known of them."""
     (suite.folder / "tests" / "test_broken.py").write_text("1 / 0\n")
     suite.run(*workers, "tests/test_broken.py", *named("once[a b]"))

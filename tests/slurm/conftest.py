@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.script import render_script
-from hpckit.slurm.submit import submit
+from hpckit.slurm.script import render_batch_script
+from hpckit.slurm.submit import submit_job
 
 SHIPPED = Path(__file__).parents[2] / "slurm_templates"
 
@@ -24,8 +24,8 @@ def send(plan_of_one_job: Callable[..., Any], tmp_path: Path) -> Callable[..., s
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         (folder / "launch.json").write_text("{}")
         plan = plan_of_one_job(folder, **{"python": "true", **values})
-        text = render_script(plan, plan.jobs[0], [SHIPPED])
+        text = render_batch_script(plan, plan.jobs[0], [SHIPPED])
         (folder / "job-0.sbatch").write_text(text)
-        return submit(text, plan.jobs[0], folder, commands)
+        return submit_job(text, plan.jobs[0], folder, commands)
 
     return _send

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from hpckit.errors import SchedulerRefusedError
-from hpckit.slurm.clusters import read_answer
+from hpckit.slurm.clusters import parse_sbatch_answer
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.query import find_by_name
+from hpckit.slurm.query import find_jobs_by_name
 
 Answer = Callable[[str], tuple[str, tuple[str, ...]]]
 
@@ -41,7 +41,7 @@ def answer(
             f'#!/bin/bash\n{said}out=$({fake_slurm.bin_dir}/sbatch "$@") || exit\nsay "$out"\n'
         )
         (programs / "sbatch").chmod(stat.S_IRWXU)
-        return send(commands), find_by_name(name, commands)
+        return send(commands), find_jobs_by_name(name, commands)
 
     return _answer
 
@@ -96,4 +96,4 @@ def test_answer_that_names_no_job_of_this_launch_is_an_error(
 )
 def test_read_answer(text: str, found: tuple[str, str | None] | None) -> None:
     """Only an answer of nothing else is sbatch's own."""
-    assert read_answer(text) == found
+    assert parse_sbatch_answer(text) == found

@@ -15,16 +15,16 @@ import pytest
 from hpckit.errors import SchedulerAwayError
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState, RunState
-from hpckit.slurm.cached_query import AllowedAge, observe_shared
+from hpckit.slurm.cached_query import AllowedAge, observe_jobs_with_cache
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.parse import read_sacct, read_squeue
+from hpckit.slurm.parse import parse_sacct, parse_squeue
 from hpckit.slurm.query import (
-    count_queued,
-    find_by_name,
-    living_by_name,
-    observe,
-    observe_queued,
-    queued_jobs,
+    ask_ids_of_queued_jobs,
+    ask_living_jobs_by_name,
+    count_queued_jobs,
+    find_jobs_by_name,
+    observe_jobs,
+    observe_queued_job,
 )
 
 DATA = Path(__file__).parents[1] / "data"
@@ -79,12 +79,12 @@ def site(tmp_path: Path) -> Site:
 
 def ask_live(site: Site, jobs: list[str]) -> Mapping[str, Observation]:
     """Ask as those who decide do."""
-    return observe(jobs, site.commands, NOW)
+    return observe_jobs(jobs, site.commands, NOW)
 
 
 def ask_shared(site: Site, jobs: list[str]) -> Mapping[str, Observation]:
     """Ask as those who only show it do."""
-    heard = observe_shared(jobs, site.commands, lambda: NOW, AllowedAge(least=timedelta(minutes=1)))
+    heard = observe_jobs_with_cache(jobs, site.commands, lambda: NOW, AllowedAge(least=timedelta(minutes=1)))
     assert heard is not None
     return heard[0]
 
@@ -99,11 +99,9 @@ def recorded(release: str, name: str) -> str:
 
 @ASKED
 @pytest.mark.parametrize("release", RELEASES)
-def test_json_instead_of_text_is_read_without_another_question(
-    ask: Asking, release: str, site: Site
-) -> None:
+def test_json_instead_of_text_is_read_without_another_question(ask: Asking, release: str, site: Site) -> None:
     """A script that always prints JSON costs no more than Slurm's own, and gives the same."""
-    expected = {one.job: one for one in read_squeue(recorded(release, "squeue.txt"), NOW)}
+    expected = {one.job: one for one in parse_squeue(recorded(release, "squeue.txt"), NOW)}
     site.says("squeue", recorded(release, "squeue.json"))
     assert ask(site, list(expected)) == expected
     assert [words[0] for words in site.calls] == ["squeue"]
@@ -111,11 +109,9 @@ def test_json_instead_of_text_is_read_without_another_question(
 
 @ASKED
 @pytest.mark.parametrize("release", RELEASES)
-def test_table_of_the_sites_own_is_asked_for_once_more_as_json(
-    ask: Asking, release: str, site: Site
-) -> None:
+def test_table_of_the_sites_own_is_asked_for_once_more_as_json(ask: Asking, release: str, site: Site) -> None:
     """The very same question to squeue, but for --json in place of the fields."""
-    expected = {one.job: one for one in read_squeue(recorded(release, "squeue.txt"), NOW)}
+    expected = {one.job: one for one in parse_squeue(recorded(release, "squeue.txt"), NOW)}
     site.says("squeue", TABLE.format("1"), recorded(release, "squeue.json"))
     assert ask(site, list(expected)) == expected
     check_asked_twice(site.calls)
@@ -127,7 +123,7 @@ def test_accounting_in_a_table_of_the_sites_own_is_asked_for_as_json(
     ask: Asking, release: str, site: Site
 ) -> None:
     """Of sacct the same."""
-    expected = {one.job: one for one in read_sacct(recorded(release, "sacct.txt"), NOW)}
+    expected = {one.job: one for one in parse_sacct(recorded(release, "sacct.txt"), NOW)}
     site.says("sacct", TABLE.format("1"), recorded(release, "sacct.json"))
     found = ask(site, list(expected))
     bases = [{job: one.state.base for job, one in said.items()} for said in (expected, found)]
@@ -158,7 +154,7 @@ def check_asked_twice(calls: list[list[str]]) -> None:
 def test_text_that_can_be_read_is_asked_for_once(text: str, site: Site) -> None:
     """No jobs, parts of a heterogeneous job, a new state beside others: one call, as ever."""
     site.says("squeue", text, '{"jobs": []}')
-    queued_jobs(site.commands)
+    ask_ids_of_queued_jobs(site.commands)
     assert len(site.calls) == 1
 
 
@@ -178,7 +174,7 @@ def test_listing_that_nobody_can_read_is_not_an_empty_one(
     """It is told as an error that quotes it: a job that cannot be seen may be running."""
     for program in ("squeue", "sacct"):
         site.says(program, TABLE.format("7"), as_json)
-    with pytest.raises(SchedulerAwayError, match=r"squeue listed no jobs .*sacct") as caught:
+    with pytest.raises(SchedulerAwayError, match=r"squeue listed no readable jobs.*sacct") as caught:
         ask(site, ["7"])
     assert words in caught.value.message
     assert "cluster.bin_dir" in caught.value.hint
@@ -196,14 +192,14 @@ def test_json_of_all_users_jobs_is_narrowed_to_those_asked_for(site: Site) -> No
         | {"name": "array", "job_state": "PENDING"},
     ]
     site.says("squeue", json.dumps({"jobs": jobs}))
-    assert find_by_name("mine", site.commands) == ("7", "8")
-    assert find_by_name("mi", site.commands) == ()
-    assert count_queued(site.commands) == 6
-    assert queued_jobs(site.commands) >= {"7", "10"}
-    assert "8" not in queued_jobs(site.commands)
+    assert find_jobs_by_name("mine", site.commands) == ("7", "8")
+    assert find_jobs_by_name("mi", site.commands) == ()
+    assert count_queued_jobs(site.commands) == 6
+    assert ask_ids_of_queued_jobs(site.commands) >= {"7", "10"}
+    assert "8" not in ask_ids_of_queued_jobs(site.commands)
     array = {f"10_{element}" for element in range(5)}
-    assert living_by_name(site.commands) == {"mine": {"7"}, "array": array}
-    one = observe_queued("8", site.commands, NOW)
+    assert ask_living_jobs_by_name(site.commands) == {"mine": {"7"}, "array": array}
+    one = observe_queued_job("8", site.commands, NOW)
     assert one is not None
     assert one.state.base is BaseState.completed
 
@@ -219,15 +215,15 @@ def test_jobs_are_seen_through_a_sites_scripts(form: str, fake_slurm: Any, tmp_p
     fake_slurm.fail(form)
     job = fake_slurm.slurm("sbatch", *words, str(script)).strip()
     elements = [f"{job}_{index}" for index in range(4)]
-    while not observe(elements[:1], commands, NOW)[f"{job}_0"].state.ended:
+    while not observe_jobs(elements[:1], commands, NOW)[f"{job}_0"].state.ended:
         pass
-    found = observe(elements, commands, NOW)
+    found = observe_jobs(elements, commands, NOW)
     assert (found[f"{job}_0"].state.run_state, found[f"{job}_0"].exit_code) == (RunState.failed, 3)
     assert found[f"{job}_3"].state.run_state is RunState.pending
-    assert find_by_name("through", commands) == (job,)
-    assert queued_jobs(commands) == {job}
-    assert living_by_name(commands) == {"through": set(elements[1:])}
-    assert count_queued(commands) == 3
+    assert find_jobs_by_name("through", commands) == (job,)
+    assert ask_ids_of_queued_jobs(commands) == {job}
+    assert ask_living_jobs_by_name(commands) == {"through": set(elements[1:])}
+    assert count_queued_jobs(commands) == 3
     fake_slurm.slurm("scancel", job)
     fake_slurm.fail("forget")
-    assert observe(elements[:1], commands, NOW)[f"{job}_0"].exit_code == 3
+    assert observe_jobs(elements[:1], commands, NOW)[f"{job}_0"].exit_code == 3

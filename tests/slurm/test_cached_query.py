@@ -18,9 +18,9 @@ from hpckit.errors import SchedulerAwayError
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState
 from hpckit.slurm.answer_cache import LONGEST, Answers, find_answer_folder
-from hpckit.slurm.cached_query import AllowedAge, forget, observe_shared
+from hpckit.slurm.cached_query import AllowedAge, invalidate_cached_answers, observe_jobs_with_cache
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.query import observe_through
+from hpckit.slurm.query import combine_queue_and_accounting
 
 LEAST = timedelta(seconds=10)
 SECOND = timedelta(seconds=1)
@@ -52,7 +52,7 @@ class Cluster:
 
     def ask(self, *jobs: str, **wish: Any) -> dict[str, Observation]:
         """Ask as somebody who only wants to show it."""
-        heard = observe_shared(
+        heard = observe_jobs_with_cache(
             jobs, self.commands, lambda: self.now, AllowedAge(least=LEAST, **wish)
         )
         assert heard is not None
@@ -121,7 +121,7 @@ def test_own_submissions_are_seen_at_once(cluster: Cluster) -> None:
     cluster.ask("7")
     cluster.say("squeue", "7|RUNNING|n1|0|0|None|", "8|PENDING||0|0|Priority|")
     cluster.now = datetime.now(UTC)
-    forget(cluster.commands)
+    invalidate_cached_answers(cluster.commands)
     cluster.now = datetime.now(UTC)
     assert cluster.state("8") == "PENDING"
     cluster.now += SECOND
@@ -138,27 +138,25 @@ def test_many_processes_ask_once(cluster: Cluster, tmp_path: Path) -> None:
         "import sys\n"
         "from datetime import UTC, datetime, timedelta\n"
         "from hpckit.slurm.commands import SlurmCommands\n"
-        "from hpckit.slurm.cached_query import AllowedAge, observe_shared\n"
+        "from hpckit.slurm.cached_query import AllowedAge, observe_jobs_with_cache\n"
         "import os\n"
         "commands = SlurmCommands(bin_dir=sys.argv[1], environ=os.environ)\n"
         "wish = AllowedAge(least=timedelta(minutes=10))\n"
-        "heard = observe_shared(['7'], commands, lambda: datetime.now(UTC), wish)\n"
+        "heard = observe_jobs_with_cache(['7'], commands, lambda: datetime.now(UTC), wish)\n"
         "print(heard[0]['7'].state.text)\n"
     )
     words = [sys.executable, "-c", script, str(squeue.parent)]
     environ = dict(cluster.commands.environ)
-    asked = [
-        subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True) for _ in range(20)
-    ]
+    asked = [subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True) for _ in range(20)]
     assert {one.communicate(timeout=200)[0].strip() for one in asked} == {"RUNNING"}
     assert cluster.calls == {"squeue": 1}
 
 
 def test_slow_controller_is_asked_more_rarely(cluster: Cluster) -> None:
     """An answer that took its time holds twenty times as long, five minutes at most."""
-    slow = Answers().heard({"all": ""}, cluster.now, took=3 * SECOND)
-    assert slow.age_allowed(LEAST) == 60 * SECOND
-    assert Answers().heard({}, cluster.now, took=60 * SECOND).age_allowed(LEAST) == LONGEST
+    slow = Answers().with_new_answers({"all": ""}, cluster.now, took=3 * SECOND)
+    assert slow.max_answer_age(LEAST) == 60 * SECOND
+    assert Answers().with_new_answers({}, cluster.now, took=60 * SECOND).max_answer_age(LEAST) == LONGEST
 
 
 def test_absent_controller_is_left_alone_ever_longer(cluster: Cluster) -> None:
@@ -166,11 +164,11 @@ def test_absent_controller_is_left_alone_ever_longer(cluster: Cluster) -> None:
     kept, pauses = Answers(), []
     for _ in range(6):
         error = SchedulerAwayError("Slurm is away")
-        kept = kept.failed(error, cluster.now, timedelta())
+        kept = kept.with_failed_call(error, cluster.now, timedelta())
         with pytest.raises(SchedulerAwayError, match="Slurm is away") as caught:
-            kept.check_rested(LEAST, cluster.now)
+            kept.refuse_early_retry(LEAST, cluster.now)
         pauses.append(int(caught.value.message.split()[-2]))
-        kept.check_rested(LEAST, cluster.now + pauses[-1] * SECOND)
+        kept.refuse_early_retry(LEAST, cluster.now + pauses[-1] * SECOND)
     assert pauses == [20, 40, 80, 160, 300, 300]
 
 
@@ -181,7 +179,7 @@ def test_failure_is_told_as_one_and_fresh_asks_all_the_same(cluster: Cluster) ->
     with pytest.raises(SchedulerAwayError):
         cluster.ask("7")
     cluster.now += SECOND
-    with pytest.raises(SchedulerAwayError, match="not again for"):
+    with pytest.raises(SchedulerAwayError, match="next try in"):
         cluster.ask("7")
     assert cluster.calls["squeue"] == 1
     (cluster.folder / "squeue.fails").unlink()
@@ -233,7 +231,7 @@ def test_cache_is_the_users_alone(cluster: Cluster) -> None:
     environ, bin_dir = cluster.commands.environ, cluster.commands.bin_dir
     assert find_answer_folder(environ, bin_dir, make=True) is None
     wish = AllowedAge(least=LEAST)
-    assert observe_shared(["7"], cluster.commands, lambda: cluster.now, wish) is None
+    assert observe_jobs_with_cache(["7"], cluster.commands, lambda: cluster.now, wish) is None
 
 
 def test_answers_are_those_of_one_cluster(cluster: Cluster, tmp_path: Path) -> None:
@@ -267,23 +265,23 @@ class Cut:
 
     def queue(self, jobs: object) -> list[Observation]:
         """Say that some wait, and not which."""
-        from hpckit.slurm.parse import read_squeue  # noqa: PLC0415
+        from hpckit.slurm.parse import parse_squeue  # noqa: PLC0415
 
         del jobs
-        return list(read_squeue("7_[1-5,7...%2]|PENDING||0|0|Resources|\n", self.now))
+        return list(parse_squeue("7_[1-5,7...%2]|PENDING||0|0|Resources|\n", self.now))
 
     def accounts(self, jobs: object) -> list[Observation]:
         """Say what has ended."""
-        from hpckit.slurm.parse import read_sacct  # noqa: PLC0415
+        from hpckit.slurm.parse import parse_sacct  # noqa: PLC0415
 
         del jobs
-        return list(read_sacct("7_0|COMPLETED|n1|0:0\n", self.now))
+        return list(parse_sacct("7_0|COMPLETED|n1|0:0\n", self.now))
 
 
 def test_elements_cut_off_a_range_are_not_taken_for_lost(cluster: Cluster) -> None:
     """What a cut range does not name waits like the rest, unless it has a line of its own."""
     cut, jobs = Cut(now=cluster.now), ["7_0", "7_3", "7_70", "8"]
-    found = observe_through(cut.queue, cut.accounts, jobs, cluster.now)
+    found = combine_queue_and_accounting(cut.queue, cut.accounts, jobs, cluster.now)
     states = {job: one.state.base for job, one in found.items()}
     waits = BaseState.pending
     assert states == {"7_0": BaseState.completed, "7_3": waits, "7_70": waits}

@@ -12,7 +12,7 @@ import pytest
 from waiting import run_to_end
 
 from hpckit.slurm.clusters import VARIABLES
-from hpckit.slurm.commands import clean
+from hpckit.slurm.commands import remove_slurm_variables
 
 pytestmark = pytest.mark.whole
 
@@ -84,4 +84,4 @@ def test_job_that_went_to_another_cluster_is_taken_back(site: Site) -> None:
 
 def test_questions_go_to_the_own_cluster_whatever_the_environment_says() -> None:
     """A shell with $SLURM_CLUSTERS is answered about the jobs that the launch has."""
-    assert clean(dict.fromkeys(VARIABLES, "far")) == {}
+    assert remove_slurm_variables(dict.fromkeys(VARIABLES, "far")) == {}

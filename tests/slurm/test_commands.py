@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from hpckit.errors import SchedulerAbsentError, SchedulerAwayError, SchedulerRefusedError
-from hpckit.slurm.commands import SlurmCommands, clean, command_error
+from hpckit.slurm.commands import SlurmCommands, build_command_error, remove_slurm_variables
 
 
 def test_missing_program_is_away_and_says_what_to_do(path_without_slurm: str) -> None:
     """Without Slurm on this host, the error names the program and the three ways out."""
     commands = SlurmCommands(bin_dir=None, environ={"PATH": path_without_slurm})
-    assert not commands.available("squeue")
+    assert not commands.has_program("squeue")
     with pytest.raises(SchedulerAwayError, match="squeue was not found in PATH") as caught:
         commands.run("squeue")
     assert "cluster.bin_dir" in caught.value.hint
@@ -53,9 +53,7 @@ def test_program_that_cannot_be_run_is_away(tmp_path: Path) -> None:
 )
 def test_silence_of_a_daemon_is_away(words: str) -> None:
     """Where a daemon did not answer, it is not a refusal: trying again may help."""
-    assert isinstance(
-        command_error("sbatch", 1, f"sbatch: error: {words}\n", {}), SchedulerAwayError
-    )
+    assert isinstance(build_command_error("sbatch", 1, f"sbatch: error: {words}\n", {}), SchedulerAwayError)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +73,7 @@ def test_silence_of_a_daemon_is_away(words: str) -> None:
 )
 def test_refusal_keeps_slurms_words_and_adds_a_hint(words: str, hint: str) -> None:
     """A refusal is shown in Slurm's own words, with the key of ours that is to be changed."""
-    error = command_error("sbatch", 1, f"sbatch: error: Batch job submission failed: {words}\n", {})
+    error = build_command_error("sbatch", 1, f"sbatch: error: Batch job submission failed: {words}\n", {})
     assert isinstance(error, SchedulerRefusedError)
     assert words in error.message
     assert hint in error.hint
@@ -94,7 +92,7 @@ def test_environment_of_an_enclosing_job_is_left_behind() -> None:
         "SQUEUE_FORMAT": "%i",
         "SRUN_CPUS_PER_TASK": "4",
     }
-    assert clean(environ) == {
+    assert remove_slurm_variables(environ) == {
         "HOME": "/home/me",
         "SLURM_CONF": "/etc/slurm/slurm.conf",
         "SBATCH_ACCOUNT": "physics",
@@ -102,9 +100,7 @@ def test_environment_of_an_enclosing_job_is_left_behind() -> None:
 
 
 @pytest.mark.parametrize(("program", "form"), [("squeue", "%s"), ("sacct", "")])
-def test_moments_are_in_seconds_where_any_are_asked_for(
-    program: str, form: str, tmp_path: Path
-) -> None:
+def test_moments_are_in_seconds_where_any_are_asked_for(program: str, form: str, tmp_path: Path) -> None:
     """Not for sacct: with a form for moments, its JSON is an error in 22.05."""
     path = tmp_path / program
     path.write_text('#!/bin/sh\necho "$SLURM_TIME_FORMAT,$SLURM_BITSTR_LEN"\n')
@@ -128,10 +124,9 @@ def test_programs_of_another_cluster_are_never_taken(tmp_path: Path) -> None:
 def test_unconfigured_slurm_is_absent() -> None:
     """Slurm's programs without a configuration reached nobody: a definite no, with the way out."""
     words = "sbatch: error: resolve_ctls_from_dns_srv: x\nsbatch: fatal: Could not establish a "
-    error = command_error("sbatch", 1, words + "configuration source\n", {})
+    error = build_command_error("sbatch", 1, words + "configuration source\n", {})
     assert isinstance(error, SchedulerAbsentError)
     assert error.hint.startswith("cluster=local")
     assert error.message == (
-        "sbatch is installed here, but no Slurm is configured: Could not establish a configuration "
-        "source"
+        "sbatch is installed here, but no Slurm is configured: Could not establish a configuration source"
     )

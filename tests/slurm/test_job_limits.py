@@ -14,8 +14,8 @@ from hpckit.model.cluster.allocation import AllocationEnding
 from hpckit.model.cluster.preemption import PreemptMode
 from hpckit.model.failure import Cause
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.job_limits import JobLimits, LimitsOfJob, ending, job_limits
-from hpckit.slurm.parse import node_names, parse_time, read_settings
+from hpckit.slurm.job_limits import JobLimits, LimitsOfJob, ask_job_limits, ask_why_job_ends
+from hpckit.slurm.parse import parse_node_names, parse_scontrol_settings, parse_slurm_time
 
 END = datetime(2026, 11, 21, 6, 51, 21, tzinfo=UTC)
 AS_OF = datetime.fromisoformat("2026-11-21T06:36:25").astimezone(UTC)
@@ -87,12 +87,10 @@ def test_limits_are_read_from_three_answers(slurm: SlurmMaker, tmp_path: Path) -
     """
     terms = f"|batch|{END.timestamp():.0f}|N/A||1|normal|\n"
     commands = slurm(terms=terms, config=BY_PARTITION, partition=PARTITION)
-    found = job_limits(commands, "7_3", {})
+    found = ask_job_limits(commands, "7_3", {})
     assert left(found) == LEFT
     assert replace(found, end_s=None) == JobLimits(
-        kill_wait=timedelta(seconds=5),
-        grace=timedelta(seconds=10),
-        preempt_mode=PreemptMode.cancel,
+        kill_wait=timedelta(seconds=5), grace=timedelta(seconds=10), preempt_mode=PreemptMode.cancel
     )
     calls = (tmp_path / "calls").read_text().splitlines()
     assert len(calls) == 3
@@ -101,21 +99,16 @@ def test_limits_are_read_from_three_answers(slurm: SlurmMaker, tmp_path: Path) -
 
 def test_limits_take_the_environments_end(slurm: SlurmMaker, tmp_path: Path) -> None:
     """Where the batch script is told its end and its partition, squeue is not asked."""
-    environ = {
-        "SLURM_JOB_END_TIME": f"{END.timestamp():.0f}",
-        "SLURM_JOB_PARTITION": "batch",
-    }
+    environ = {"SLURM_JOB_END_TIME": f"{END.timestamp():.0f}", "SLURM_JOB_PARTITION": "batch"}
     commands = slurm(config=BY_PARTITION, partition=PARTITION)
-    assert left(job_limits(commands, "7", environ)) == LEFT
+    assert left(ask_job_limits(commands, "7", environ)) == LEFT
     assert len((tmp_path / "calls").read_text().splitlines()) == 2
 
 
-def test_limits_take_the_environments_length_where_the_controller_is_away(
-    slurm: SlurmMaker,
-) -> None:
+def test_limits_take_the_environments_length_where_the_controller_is_away(slurm: SlurmMaker) -> None:
     """The job began about when its script did, whatever this node's clock says."""
     environ = {"SLURM_JOB_START_TIME": "1000", "SLURM_JOB_END_TIME": "1900"}
-    assert left(job_limits(slurm(), "7", environ)) == pytest.approx(900, abs=30)
+    assert left(ask_job_limits(slurm(), "7", environ)) == pytest.approx(900, abs=30)
 
 
 def test_limits_that_were_changed_are_seen(slurm: SlurmMaker, tmp_path: Path) -> None:
@@ -124,24 +117,24 @@ def test_limits_that_were_changed_are_seen(slurm: SlurmMaker, tmp_path: Path) ->
     commands = slurm(terms=terms, config=BY_PARTITION, partition=PARTITION)
     environ = {"SLURM_JOB_START_TIME": "1000", "SLURM_JOB_END_TIME": "1900"}
     asked = LimitsOfJob(commands=commands, job="7", environ=environ)
-    asked.ask()
-    assert left(asked.ask()) == LEFT
+    asked.ask_limits()
+    assert left(asked.ask_limits()) == LEFT
     later = END + timedelta(hours=2)
     (tmp_path / "terms").write_text(f"|batch|{later.timestamp():.0f}|N/A||1|normal|\n")
     (tmp_path / "calls").unlink()
-    assert left(asked.ask()) == pytest.approx((later - AS_OF).total_seconds(), abs=30)
+    assert left(asked.ask_limits()) == pytest.approx((later - AS_OF).total_seconds(), abs=30)
     assert len((tmp_path / "calls").read_text().splitlines()) == 2
     (tmp_path / "terms").write_text("|batch|N/A|N/A||1|normal|\n")
-    unlimited = asked.ask()
+    unlimited = asked.ask_limits()
     assert unlimited is not None
     assert unlimited.end_s is None
     (tmp_path / "config").unlink()
-    assert asked.ask() is None
+    assert asked.ask_limits() is None
 
 
 def test_limits_fall_back_to_slurms_defaults(slurm: SlurmMaker) -> None:
     """What does not answer leaves the time limit open and KillWait at 30 s; nothing is raised."""
-    assert job_limits(slurm(), "7", {}) == JobLimits()
+    assert ask_job_limits(slurm(), "7", {}) == JobLimits()
     assert JobLimits().kill_wait == timedelta(seconds=30)
 
 
@@ -164,7 +157,7 @@ def test_limits_are_the_qoss_where_qos_preempt(
     config = CONFIG.format(plugin="preempt/qos")
     terms = f"|batch|N/A|N/A||1|{qos}|\n"
     commands = slurm(terms=terms, config=config, partition=PARTITION, qos=answer)
-    limits = job_limits(commands, "7", {})
+    limits = ask_job_limits(commands, "7", {})
     grace = None if grace_s is None else timedelta(seconds=grace_s)
     assert (limits.grace, limits.preempt_mode) == (grace, mode)
 
@@ -172,7 +165,7 @@ def test_limits_are_the_qoss_where_qos_preempt(
 def test_limits_of_a_job_without_a_time_limit_are_open(slurm: SlurmMaker) -> None:
     """UNLIMITED has no end."""
     commands = slurm(terms="|batch|N/A|N/A||1|normal|\n", config=BY_PARTITION, partition=PARTITION)
-    assert job_limits(commands, "7", {}).end_s is None
+    assert ask_job_limits(commands, "7", {}).end_s is None
 
 
 @pytest.mark.parametrize(
@@ -193,22 +186,22 @@ def test_preempt_mode_is_read_among_other_words(text: str, expected: PreemptMode
 @pytest.mark.parametrize("text", ["N/A", "Unknown", "NONE", "UNLIMITED", "", "9" * 30])
 def test_moment_of_no_date_is_none(text: str) -> None:
     """Slurm's words for no moment are none, and so is what cannot be read."""
-    assert parse_time(text) is None
+    assert parse_slurm_time(text) is None
 
 
 def test_moment_is_the_same_in_both_ways_of_writing() -> None:
     """Seconds since 1970 and local time without a zone mean the same moment."""
     local = END.astimezone().replace(tzinfo=None).isoformat()
-    assert parse_time(local) == parse_time(f"{END.timestamp():.0f}") == END
+    assert parse_slurm_time(local) == parse_slurm_time(f"{END.timestamp():.0f}") == END
 
 
 def test_settings_are_read_from_columns_and_lines() -> None:
     """A name without a value does not swallow the next line; values keep their equals signs."""
-    found = read_settings(BY_PARTITION)
+    found = parse_scontrol_settings(BY_PARTITION)
     assert found["AccountingStorageBackupHost"] == ""
     assert found["AuthInfo"] == "socket=/run/munge.socket,cred_expire=5"
     assert found["KillWait"] == "5"
-    assert node_names(read_settings(PARTITION)["Nodes"]) == ("n1", "n2", "n3", "n4")
+    assert parse_node_names(parse_scontrol_settings(PARTITION)["Nodes"]) == ("n1", "n2", "n3", "n4")
 
 
 PREEMPTED = AllocationEnding(cause=Cause.preempted, restarts=False)
@@ -233,7 +226,7 @@ def test_ending_is_told_by_restarts_reason_and_moment_of_preemption(
 ) -> None:
     """Which signal came does not tell a preemption from a cancel; Slurm's record does."""
     terms = f"|batch|{END.timestamp():.0f}|{preempted}||1|normal|\n"
-    assert ending(slurm(job=f"{job}\n", terms=terms), "7", 0) == expected
+    assert ask_why_job_ends(slurm(job=f"{job}\n", terms=terms), "7", 0) == expected
 
 
 @pytest.mark.parametrize(
@@ -259,7 +252,7 @@ def test_cancel_within_the_grace_is_no_preemption(
     """
     at = END - timedelta(seconds=preempted_s)
     terms = f"|batch|{END.timestamp():.0f}|{at.timestamp():.0f}||1|normal|\n"
-    assert ending(slurm(job=f"7|{state}|n1|0|0|None|\n", terms=terms), "7", 0) == expected
+    assert ask_why_job_ends(slurm(job=f"7|{state}|n1|0|0|None|\n", terms=terms), "7", 0) == expected
 
 
 @pytest.mark.parametrize(
@@ -279,5 +272,5 @@ def test_ending_says_whether_slurm_starts_the_job_again(
 ) -> None:
     """A job with Requeue=0 is not requeued by a preemption, whatever the site's mode."""
     terms = f"|batch|{END.timestamp():.0f}|1795243150||{requeue}|normal|\n"
-    found = ending(slurm(job="7|RUNNING|n1|0|0|None|\n", terms=terms), "7", 0, mode)
+    found = ask_why_job_ends(slurm(job="7|RUNNING|n1|0|0|None|\n", terms=terms), "7", 0, mode)
     assert found.restarts is restarts

@@ -12,12 +12,12 @@ import pytest
 from hpckit.model.run import Observation
 from hpckit.model.states import BaseState
 from hpckit.slurm.parse import (
+    parse_draining_nodes,
     parse_exit_code,
     parse_job_ids,
-    parse_time,
-    read_draining,
-    read_sacct,
-    read_squeue,
+    parse_sacct,
+    parse_slurm_time,
+    parse_squeue,
 )
 
 DATA = Path(__file__).parents[1] / "data"
@@ -26,9 +26,9 @@ NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 Reader = Callable[[str, datetime], Iterable[Observation]]
 LISTINGS: list[tuple[str, Reader]] = [
-    ("squeue", read_squeue),
-    ("squeue_ranges", read_squeue),
-    ("sacct", read_sacct),
+    ("squeue", parse_squeue),
+    ("squeue_ranges", parse_squeue),
+    ("sacct", parse_sacct),
 ]
 
 
@@ -77,7 +77,7 @@ def test_listing_expands_waiting_elements(release: str, listing: str, reader: Re
 @pytest.mark.parametrize("release", RELEASES)
 def test_squeue_tells_restarts(release: str, listing: str) -> None:
     """A requeued job shows that it was started before."""
-    found = read(release, listing, read_squeue)
+    found = read(release, listing, parse_squeue)
     assert (found["requeued"].restarts, found["completed"].restarts) == (1, 0)
 
 
@@ -113,28 +113,17 @@ def test_job_ids_are_those_meant(text: str, jobs: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "code"),
-    [
-        ("0:0", 0),
-        ("3:0", 3),
-        ("0:9", 137),
-        ("768", 3),
-        ("9", 137),
-        ("0", 0),
-        ("", None),
-        ("x", None),
-    ],
+    [("0:0", 0), ("3:0", 3), ("0:9", 137), ("768", 3), ("9", 137), ("0", 0), ("", None), ("x", None)],
 )
 def test_exit_code_is_what_a_shell_reports(text: str, code: int | None) -> None:
     """Both ways Slurm writes an exit code become one number, 128 + n for signal n."""
     assert parse_exit_code(text) == code
 
 
-@pytest.mark.parametrize(
-    "recorded", sorted(DATA.glob("*/nodes.txt")), ids=lambda path: path.parent.name
-)
+@pytest.mark.parametrize("recorded", sorted(DATA.glob("*/nodes.txt")), ids=lambda path: path.parent.name)
 def test_draining_nodes_are_found_with_their_reason(recorded: Path) -> None:
     """Drained or expected to fail, busy or not; maintenance and a reservation are no drain."""
-    assert read_draining(recorded.read_text()) == {
+    assert parse_draining_nodes(recorded.read_text()) == {
         "n1": "fan 3 State=IDLE Reason=old",
         "n2": "NHC: GPU 3 has fallen off the bus",
         "n3": "memory",
@@ -163,17 +152,14 @@ def test_draining_nodes_are_found_with_their_reason(recorded: Path) -> None:
 )
 def test_draining_is_told_from_other_states(state: str, drains: bool) -> None:  # noqa: FBT001
     """Whatever other flags and suffixes a state has, in the words of scontrol and of sinfo."""
-    found = read_draining(f"NodeName=a-1 Arch=x86_64 State={state} ThreadsPerCore=1 Comment=DRAIN")
+    found = parse_draining_nodes(f"NodeName=a-1 Arch=x86_64 State={state} ThreadsPerCore=1 Comment=DRAIN")
     assert found == ({"a-1": ""} if drains else {})
 
 
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (
-            "Reason=Prolog error: 571 [root@2023-12-24T06:51:08] ReservationName=x",
-            "Prolog error: 571",
-        ),
+        ("Reason=Prolog error: 571 [root@2023-12-24T06:51:08] ReservationName=x", "Prolog error: 571"),
         ("Reason=see [ticket 7] [a.b@2023-12-24T06:51:08]", "see [ticket 7]"),
         ("Reason=nobody signed", "nobody signed"),
         ("Reason=none [x@Unknown]", "none"),
@@ -181,18 +167,18 @@ def test_draining_is_told_from_other_states(state: str, drains: bool) -> None:  
 )
 def test_draining_reason_is_the_administrators_own_words(said: str, reason: str) -> None:
     """Who said it and when is no part of it, nor what stands behind."""
-    assert read_draining(f"NodeName=n1 OS=Linux 6 #1 State=IDLE+DRAIN {said}") == {"n1": reason}
+    assert parse_draining_nodes(f"NodeName=n1 OS=Linux 6 #1 State=IDLE+DRAIN {said}") == {"n1": reason}
 
 
 def test_listing_survives_nonsense() -> None:
     """A line of another shape is passed over, not an error."""
-    assert list(read_squeue("\nslurm is tired\n|||\n", NOW)) == []
+    assert list(parse_squeue("\nslurm is tired\n|||\n", NOW)) == []
 
 
 @pytest.mark.parametrize("start", ["2026-01-02T10:00:00", "N/A", ""])
 def test_squeue_tells_when_a_waiting_job_is_expected_to_start(start: str) -> None:
     """By the same question as its state; that of a job that runs is when it started."""
     text = f"7|PENDING||0|0|Resources|{start}|\n8|RUNNING|n1|0|0|None|{start}|"
-    waiting, running = read_squeue(text, NOW)
-    assert waiting.expected_start == parse_time(start)
+    waiting, running = parse_squeue(text, NOW)
+    assert waiting.expected_start == parse_slurm_time(start)
     assert running.expected_start is None

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.model.run import Observation
-from hpckit.model.states import BaseState, StateFlag, parse_state
-from hpckit.slurm.parse import SACCT_FIELDS, SQUEUE_FIELDS, read_sacct, read_squeue
-from hpckit.slurm.parse_json import complaint, lines_of
+from hpckit.model.states import BaseState, StateFlag, parse_slurm_state
+from hpckit.slurm.parse import SACCT_FIELDS, SQUEUE_FIELDS, parse_sacct, parse_squeue
+from hpckit.slurm.parse_json import format_json_errors, json_jobs_to_lines
 
 DATA = Path(__file__).parents[1] / "data"
 RELEASES = sorted(path.parent.name for path in DATA.glob("*/squeue.json"))
@@ -25,8 +25,8 @@ NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 Reader = Callable[[str, datetime], Iterable[Observation]]
 PROGRAMS: list[tuple[str, Reader, tuple[str, ...]]] = [
-    ("squeue", read_squeue, SQUEUE_FIELDS),
-    ("sacct", read_sacct, SACCT_FIELDS),
+    ("squeue", parse_squeue, SQUEUE_FIELDS),
+    ("sacct", parse_sacct, SACCT_FIELDS),
 ]
 
 
@@ -35,16 +35,16 @@ def read(text: str | None, reader: Reader) -> dict[str, Observation]:
     assert text is not None
     by = re.compile(" by .*")
     return {
-        one.job: replace(one, state=parse_state(by.sub("", one.state.text)))
+        one.job: replace(one, state=parse_slurm_state(by.sub("", one.state.text)))
         for one in reader(text, NOW)
     }
 
 
 def queue_of(*jobs: object) -> list[Observation]:
     """Return what is read of these jobs of a `squeue --json`."""
-    lines = lines_of(json.dumps({"jobs": jobs}), SQUEUE_FIELDS)
+    lines = json_jobs_to_lines(json.dumps({"jobs": jobs}), SQUEUE_FIELDS)
     assert lines is not None
-    return list(read_squeue(lines, NOW))
+    return list(parse_squeue(lines, NOW))
 
 
 def number(value: int | None) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def test_json_and_text_of_one_queue_are_read_alike(
 ) -> None:
     """Recorded one after the other, both give the same jobs in the same states, with same ends."""
     text = read((DATA / release / f"{program}.txt").read_text(), reader)
-    found = read(lines_of((DATA / release / f"{program}.json").read_text(), fields), reader)
+    found = read(json_jobs_to_lines((DATA / release / f"{program}.json").read_text(), fields), reader)
     if (release, program) == ("22.05", "sacct"):
         # Its JSON has return code 0 for every end but by a signal: then there is none, not 0.
         failed = json.loads((DATA / release / "jobs.json").read_text())["failed"]
@@ -72,8 +72,8 @@ def test_json_and_text_of_one_queue_are_read_alike(
 @pytest.mark.parametrize("release", RELEASES)
 def test_json_tells_who_cancelled_a_job(release: str) -> None:
     """Of sacct, beside the state, as in its text."""
-    text = lines_of((DATA / release / "sacct.json").read_text(), SACCT_FIELDS) or ""
-    states = {one.state.text for one in read_sacct(text, NOW)}
+    text = json_jobs_to_lines((DATA / release / "sacct.json").read_text(), SACCT_FIELDS) or ""
+    states = {one.state.text for one in parse_sacct(text, NOW)}
     assert "CANCELLED by root" in states
 
 
@@ -135,26 +135,20 @@ def test_json_tells_who_cancelled_a_job(release: str) -> None:
             "7_[0,4,5,6,7,8,9]|PENDING|None assigned||0:53||",
         ),
         # Ranges with a limit, cut where SLURM_BITSTR_LEN was not heard.
-        (
-            {"job_id": 7, "array_job_id": 7, "array_task_string": "1-3,5...%2"},
-            "7_[1-3,5...%2]||||||",
-        ),
+        ({"job_id": 7, "array_job_id": 7, "array_task_string": "1-3,5...%2"}, "7_[1-3,5...%2]||||||"),
         ({"job_id": 8, "het_job_id": number(7), "het_job_offset": number(1)}, "7+1||||||"),
         ({"job_id": 7, "het": {"job_id": 0, "job_offset": None}}, "7||||||"),
     ],
 )
 def test_json_of_every_generation_becomes_the_line_of_text(job: object, line: str) -> None:
     """Wherever a release puts a field, and however it writes a number."""
-    assert lines_of(json.dumps({"jobs": [job]}), SQUEUE_FIELDS) == line
+    assert json_jobs_to_lines(json.dumps({"jobs": [job]}), SQUEUE_FIELDS) == line
 
 
 def test_json_state_with_flags_is_not_yet_an_end() -> None:
     """Several words are one state: what completes has not ended."""
     (one,) = queue_of({"job_id": 7, "job_state": ["FAILED", "COMPLETING"]})
-    assert (one.state.base, one.state.flags) == (
-        BaseState.failed,
-        frozenset({StateFlag.completing}),
-    )
+    assert (one.state.base, one.state.flags) == (BaseState.failed, frozenset({StateFlag.completing}))
     assert not one.state.ended
 
 
@@ -188,9 +182,7 @@ def test_json_with_odd_fields_costs_the_field_or_the_row(job: object, left: list
     """Never more: the job beside it is read."""
     *found, last = queue_of(job, {"job_id": 99, "job_state": "RUNNING", "restart_cnt": 1})
     assert (last.job, last.restarts) == ("99", 1)
-    assert [
-        (one.job, one.state.base, one.nodes, one.exit_code, one.restarts) for one in found
-    ] == left
+    assert [(one.job, one.state.base, one.nodes, one.exit_code, one.restarts) for one in found] == left
 
 
 WORDS = ("job_id", "array", "array_job_id", "array_task_id", "array_task_string", "job_state")
@@ -229,21 +221,21 @@ def test_json_of_any_shape_is_read_without_an_error(jobs: list[dict[str, Any]]) 
 )
 def test_json_that_is_no_listing_is_not_taken_for_an_empty_queue(text: str) -> None:
     """Torn, of another shape, or telling of an error: then nothing is known of any job."""
-    assert lines_of(text, SQUEUE_FIELDS) is None
+    assert json_jobs_to_lines(text, SQUEUE_FIELDS) is None
 
 
 def test_json_without_jobs_is_an_empty_queue() -> None:
     """Also where sacct of 22.05 calls it an error that nothing was found."""
     nothing = {"error": "Nothing found with query", "error_number": 9003}
-    assert lines_of('site squeue, cached\n {"jobs": [], "errors": []}', SQUEUE_FIELDS) == ""
-    assert lines_of(json.dumps({"jobs": [], "errors": [nothing]}), SACCT_FIELDS) == ""
-    assert complaint(json.dumps({"jobs": [], "errors": [nothing]})) == ""
+    assert json_jobs_to_lines('site squeue, cached\n {"jobs": [], "errors": []}', SQUEUE_FIELDS) == ""
+    assert json_jobs_to_lines(json.dumps({"jobs": [], "errors": [nothing]}), SACCT_FIELDS) == ""
+    assert format_json_errors(json.dumps({"jobs": [], "errors": [nothing]})) == ""
 
 
 def test_json_says_what_is_wrong_in_slurms_words() -> None:
     """The errors of an answer, for the person who sees none of its jobs."""
     errors = [{"error": "Unspecified error"}, {"description": "no host"}, "?"]
-    assert complaint(json.dumps({"errors": errors})) == "Unspecified error; no host"
+    assert format_json_errors(json.dumps({"errors": errors})) == "Unspecified error; no host"
 
 
 @pytest.mark.parametrize("start", [1767348000, number(1767348000), 0, number(None), None])

@@ -14,7 +14,7 @@ from asked import asking
 from hpckit.model.cluster.allocation import RequeueResult
 from hpckit.model.states import RequeueOutcome
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.requeue import JobAttempt, requeue, requeue_or_cancel
+from hpckit.slurm.requeue import JobAttempt, requeue_job, requeue_or_cancel
 
 SHORT = timedelta(seconds=1)
 AWAY = "Unable to contact slurm controller (connect failure)"
@@ -84,10 +84,8 @@ class OneJob:
         **asked: Any,
     ) -> RequeueResult:
         """Ask for a new attempt of the job, as its first attempt."""
-        attempt = JobAttempt(
-            job="7", restart_count=0, asked=asking(**asked), owns_run=owns_run, lost=lost
-        )
-        return requeue(self.commands, attempt, exclude=exclude, patience=SHORT)
+        attempt = JobAttempt(job="7", restart_count=0, asked=asking(**asked), owns_run=owns_run, lost=lost)
+        return requeue_job(self.commands, attempt, exclude=exclude, patience=SHORT)
 
 
 @pytest.fixture
@@ -150,7 +148,7 @@ def test_requeue_brings_no_cancelled_job_back(slurm: OneJob, job: str) -> None:
     slurm.set(job=job)
     outcome = slurm.requeue()
     assert outcome.outcome is RequeueOutcome.refused
-    assert "ended by someone" in outcome.message
+    assert "cancelled" in outcome.message
     assert not slurm.asked("requeue")
 
 
@@ -195,16 +193,11 @@ def test_requeue_outlasts_an_absence(slurm: OneJob) -> None:
 
 
 @pytest.mark.parametrize(("lost", "left"), [(("n2",), "n[1,3]"), (("n2", "n3", "n7"), "n1")])
-def test_requeue_lets_go_of_lost_nodes_first(
-    slurm: OneJob, lost: tuple[str, ...], left: str
-) -> None:
+def test_requeue_lets_go_of_lost_nodes_first(slurm: OneJob, lost: tuple[str, ...], left: str) -> None:
     """A job that holds a dead node would not be queued again until Slurm misses it."""
     slurm.set(job="7|RUNNING|n[1-3]|0|0|None|")
     assert slurm.requeue(lost=lost).outcome is RequeueOutcome.requeued
-    assert slurm.asked("scontrol") == [
-        f"scontrol update JobId=7 NodeList={left}",
-        "scontrol requeue 7",
-    ]
+    assert slurm.asked("scontrol") == [f"scontrol update JobId=7 NodeList={left}", "scontrol requeue 7"]
 
 
 def test_requeue_goes_on_where_a_node_cannot_be_let_go(slurm: OneJob) -> None:
@@ -352,7 +345,7 @@ def test_only_nodes_that_the_job_could_get_are_left(
     slurm.set(nodes="\n".join(nodes), excluded="")
     outcome = slurm.requeue("n1", nodes=2, **asked)
     assert (outcome.excluded, outcome.kept) == ((), ("n1",))
-    assert "n1 not excluded: the job could not start without" in outcome.text
+    assert "n1 not excluded: the job could not start without" in outcome.message_with_warning
 
 
 def test_nodes_of_a_reservation_are_all_that_its_job_can_have(slurm: OneJob) -> None:

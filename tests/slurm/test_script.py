@@ -15,8 +15,8 @@ import pytest
 from hpckit.errors import TemplateError
 from hpckit.model.plan import LaunchPlan
 from hpckit.model.stages import DependencyType, StageDependency
-from hpckit.planning.jobs.service_jobs import SatelliteOrder, auto_resume_job, satellite_job
-from hpckit.slurm.script import render_script
+from hpckit.planning.jobs.service_jobs import SatelliteOrder, build_auto_resume_job, build_satellite_job
+from hpckit.slurm.script import render_batch_script
 
 SHIPPED = Path(__file__).parents[2] / "slurm_templates"
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -76,7 +76,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def render_one(plan: LaunchPlan, *folders: Path) -> str:
     """Render the only job of a plan."""
-    return render_script(plan, plan.jobs[0], [*folders, SHIPPED])
+    return render_batch_script(plan, plan.jobs[0], [*folders, SHIPPED])
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -96,7 +96,7 @@ def test_script_of_a_stage_is_the_golden_text(plan_of_one_job: PlanMaker) -> Non
     """It says what it is to be submitted with, for who does so by hand; the rest is as ever."""
     plan = plan_of_one_job(folder=FOLDER, runs=3)
     after = tuple(StageDependency(job=job, kind=DependencyType.afterok) for job in (0, 2))
-    text = render_script(plan, replace(plan.jobs[0], after=after), [SHIPPED])
+    text = render_batch_script(plan, replace(plan.jobs[0], after=after), [SHIPPED])
     golden = GOLDEN / "job_of_a_stage.sbatch"
     if os.environ.get(UPDATE):
         golden.write_text(text, encoding="utf-8")
@@ -121,9 +121,7 @@ def test_script_hands_its_folder_on_unharmed(
     (folder / "launch.json").write_text("{}")
     plan = plan_of_one_job("/plain", python=str(_argument_printer(tmp_path)))
     text = render_one(plan).replace("folder=/plain", f"folder={_quoted(folder)}")
-    done = subprocess.run(
-        ["bash", "-c", text], text=True, capture_output=True, check=True, cwd=tmp_path
-    )
+    done = subprocess.run(["bash", "-c", text], text=True, capture_output=True, check=True, cwd=tmp_path)
     words = done.stdout.partition("\n")[2].removesuffix("\0").split("\0")
     assert words == ["-P", "-m", "hpckit", "supervise", str(folder), "--job", "0"]
     assert not (tmp_path / "pwned").exists()
@@ -137,14 +135,12 @@ def _argument_printer(folder: Path) -> Path:
 
 
 def _quoted(folder: Path) -> str:
-    from hpckit.slurm.quoting import shell  # noqa: PLC0415
+    from hpckit.slurm.quoting import quote_for_shell  # noqa: PLC0415
 
-    return shell(folder)
+    return quote_for_shell(folder)
 
 
-def test_script_says_which_node_cannot_read_which_folder(
-    plan_of_one_job: PlanMaker, tmp_path: Path
-) -> None:
+def test_script_says_which_node_cannot_read_which_folder(plan_of_one_job: PlanMaker, tmp_path: Path) -> None:
     """Where the frozen folder is not visible, node and folder are named; the exit code is 66."""
     text = render_one(plan_of_one_job(tmp_path / "not there"))
     done = subprocess.run(["bash", "-c", text], text=True, capture_output=True, check=False)
@@ -163,9 +159,7 @@ def test_script_stops_where_a_module_is_missing(plan_of_one_job: PlanMaker, tmp_
     assert "cuda/99" in done.stderr
 
 
-def test_missing_template_names_the_folders_searched(
-    plan_of_one_job: PlanMaker, tmp_path: Path
-) -> None:
+def test_missing_template_names_the_folders_searched(plan_of_one_job: PlanMaker, tmp_path: Path) -> None:
     """A template that is in none of the folders is refused with all of them, in their order."""
     with pytest.raises(TemplateError) as caught:
         render_one(plan_of_one_job(FOLDER, template="nope.j2"), tmp_path)
@@ -174,9 +168,7 @@ def test_missing_template_names_the_folders_searched(
     assert message.index(str(tmp_path)) < message.index(str(SHIPPED))
 
 
-def test_undefined_variable_is_named_with_its_template(
-    plan_of_one_job: PlanMaker, tmp_path: Path
-) -> None:
+def test_undefined_variable_is_named_with_its_template(plan_of_one_job: PlanMaker, tmp_path: Path) -> None:
     """A variable that does not exist is an error with its name, its template and its line."""
     (tmp_path / "mine.j2").write_text("#!/bin/bash\n{{ tasks_per_nod | shell }}\n")
     with pytest.raises(TemplateError) as caught:
@@ -219,9 +211,7 @@ def test_own_template_extends_the_shipped_one(
     assert text.startswith("#!/bin/bash\n#SBATCH --job-name=")
 
 
-def test_template_that_extends_itself_is_refused(
-    plan_of_one_job: PlanMaker, tmp_path: Path
-) -> None:
+def test_template_that_extends_itself_is_refused(plan_of_one_job: PlanMaker, tmp_path: Path) -> None:
     """A template of the shipped one's name that extends itself is an error that says how to."""
     (tmp_path / "job.sbatch.j2").write_text('{% extends "job.sbatch.j2" %}')
     with pytest.raises(TemplateError) as caught:
@@ -257,9 +247,9 @@ def test_block_that_the_extended_template_lacks_is_refused(
         ({"folder": "/data/\udcff"}, "UTF-8"),
         ({"env": {"A B": "c"}}, "environment variable"),
         ({"additional_parameters": (("a b", "c"),)}, "sbatch option"),
-        ({"additional_parameters": (("job-name", "c"),)}, "contradict"),
-        ({"additional_parameters": (("ntasks_per_node", "2"),)}, "contradict"),
-        ({"additional_parameters": (("no_kill", True),)}, "contradict"),
+        ({"additional_parameters": (("job-name", "c"),)}, "conflicts with"),
+        ({"additional_parameters": (("ntasks_per_node", "2"),)}, "conflicts with"),
+        ({"additional_parameters": (("no_kill", True),)}, "conflicts with"),
     ],
 )
 def test_what_cannot_be_written_is_refused(
@@ -275,8 +265,8 @@ def test_auto_resume_job_s_script_is_the_golden_text(plan_of_one_job: PlanMaker)
     """It prepares the node as the launch's jobs do, and runs another command."""
     plan = plan_of_one_job(FOLDER, modules=["cuda/12.4"], setup=["source ~/venv/bin/activate"])
     like = plan.jobs[0].resources
-    job = auto_resume_job(plan.id, index=1, like=like, cluster=plan.cluster, after=["7_0", "9"])
-    text = render_script(plan, job, [SHIPPED])
+    job = build_auto_resume_job(plan.id, index=1, like=like, cluster=plan.cluster, after=["7_0", "9"])
+    text = render_batch_script(plan, job, [SHIPPED])
     golden = GOLDEN / "auto_resume.sbatch"
     if os.environ.get(UPDATE):
         golden.write_text(text, encoding="utf-8")
@@ -287,8 +277,8 @@ def test_satellite_s_script_is_the_golden_text(plan_of_one_job: PlanMaker) -> No
     """It prepares its nodes as the run's job does, holds no secret, and joins the run."""
     plan = plan_of_one_job(FOLDER, modules=["cuda/12.4"], nodes=4, gpus_per_node=8)
     order = SatelliteOrder(replicas=1, nodes=2, taken=("n1", "n2", "n3", "n4"))
-    job = satellite_job(plan.id, 0, index=1, like=plan.jobs[0], order=order)
-    text = render_script(plan, job, [SHIPPED])
+    job = build_satellite_job(plan.id, 0, index=1, like=plan.jobs[0], order=order)
+    text = render_batch_script(plan, job, [SHIPPED])
     golden = GOLDEN / "satellite.sbatch"
     if os.environ.get(UPDATE):
         golden.write_text(text, encoding="utf-8")
@@ -303,8 +293,8 @@ def test_auto_resume_job_s_script_keeps_the_user_s_own_preparation(
     (tmp_path / "own.j2").write_text(own)
     plan = plan_of_one_job(FOLDER, template="own.j2")
     like = plan.jobs[0].resources
-    job = auto_resume_job(plan.id, index=1, like=like, cluster=plan.cluster, after=["7"])
-    text = render_script(plan, job, [tmp_path, SHIPPED])
+    job = build_auto_resume_job(plan.id, index=1, like=like, cluster=plan.cluster, after=["7"])
+    text = render_batch_script(plan, job, [tmp_path, SHIPPED])
     assert "# ours\n" in text
     assert 'hpckit auto-resume "$folder" --job 1\n' in text
     assert "supervise" not in text

@@ -43,9 +43,7 @@ def launched(slurm_shell: Any, *lines: str) -> tuple[dict[str, Any], str]:
         (["if true; then", "false", "fi"], "with exit code 1 at: false"),
     ],
 )
-def test_line_that_fails_ends_the_job_and_is_named(
-    slurm_shell: Any, lines: list[str], named: str
-) -> None:
+def test_line_that_fails_ends_the_job_and_is_named(slurm_shell: Any, lines: list[str], named: str) -> None:
     """The run never begins in another environment than the one that was asked for."""
     run, told = launched(slurm_shell, *lines)
     assert run["state"] == "failed"

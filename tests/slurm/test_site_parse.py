@@ -6,14 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from hpckit.model.cluster.site import read_gres
-from hpckit.model.moment import parse_time_limit
+from hpckit.model.cluster.site import parse_gres
+from hpckit.model.moment import parse_slurm_duration
 from hpckit.slurm.site_parse import (
-    read_accounts,
-    read_partitions,
-    read_qos,
-    read_site_settings,
-    read_user,
+    parse_accounts,
+    parse_partitions,
+    parse_qos,
+    parse_site_settings,
+    parse_user_associations,
 )
 
 
@@ -24,17 +24,14 @@ from hpckit.slurm.site_parse import (
         ("gpu:4", {"gpu": 4}),
         ("gpu", {"gpu": 1}),
         ("gpu:a100:4(S:0-1)", {"gpu": 4, "gpu:a100": 4}),
-        (
-            "gpu:a100:4(S:0-1),gpu:v100:2(S:0),mps:400",
-            {"gpu": 6, "gpu:a100": 4, "gpu:v100": 2, "mps": 400},
-        ),
+        ("gpu:a100:4(S:0-1),gpu:v100:2(S:0),mps:400", {"gpu": 6, "gpu:a100": 4, "gpu:v100": 2, "mps": 400}),
         ("gpu:nvidia_h100_80gb_hbm3:8", {"gpu": 8, "gpu:nvidia_h100_80gb_hbm3": 8}),
         ("gpu:1g.10gb:7", {"gpu": 7, "gpu:1g.10gb": 7}),
     ],
 )
 def test_gres_are_counted_by_name_and_by_type(text: str, expected: dict[str, int]) -> None:
     """Types add up to their name, sockets do not matter."""
-    assert read_gres(text) == expected
+    assert parse_gres(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -49,12 +46,12 @@ def test_gres_are_counted_by_name_and_by_type(text: str, expected: dict[str, int
 )
 def test_durations_are_read_as_slurm_writes_them(text: str, expected: timedelta | None) -> None:
     """Days, hours, minutes and seconds; no limit is none."""
-    assert parse_time_limit(text) == expected
+    assert parse_slurm_duration(text) == expected
 
 
 def test_array_limits_come_from_the_scheduler_parameters_too() -> None:
     """max_array_tasks stands among many others."""
-    said = read_site_settings(
+    said = parse_site_settings(
         "MaxArraySize            = 0\nSchedulerParameters     = bf_x=1,max_array_tasks=250,y\n"
         "AccountingStorageType   = (null)\n"
     )
@@ -63,7 +60,7 @@ def test_array_limits_come_from_the_scheduler_parameters_too() -> None:
 
 def test_partitions_name_those_they_allow_and_deny() -> None:
     """Lists of accounts and QOS, and the partition's own QOS, are read."""
-    said = read_partitions(
+    said = parse_partitions(
         "PartitionName=gpu AllowAccounts=a,b DenyQos=slow Default=NO QoS=part_gpu MaxNodes=2 "
         "MaxTime=UNLIMITED State=DRAIN TotalNodes=9\n"
     )["gpu"]
@@ -74,12 +71,12 @@ def test_partitions_name_those_they_allow_and_deny() -> None:
 
 def test_only_this_cluster_counts() -> None:
     """One database serves several clusters; their associations are told apart."""
-    default, found = read_user("a|here|a||normal||5|\na|there|b||normal||6|\n", "here")
+    default, found = parse_user_associations("a|here|a||normal||5|\na|there|b||normal||6|\n", "here")
     assert default == "a"
     assert [one.account for one in found] == ["a"]
-    assert list(read_accounts("here|a|root|1\nthere|b|root|2\n", "here")) == ["a"]
+    assert list(parse_accounts("here|a|root|1\nthere|b|root|2\n", "here")) == ["a"]
 
 
 def test_lines_that_cannot_be_read_are_left_out() -> None:
     """What another release adds in front or between does not matter."""
-    assert read_qos("a warning\nnormal|||||\n").keys() == {"normal"}
+    assert parse_qos("a warning\nnormal|||||\n").keys() == {"normal"}

@@ -11,9 +11,9 @@ import pytest
 
 from hpckit.model.cluster.site import SubmitLimits
 from hpckit.planning.checks.limits import Chosen
-from hpckit.planning.checks.limits import submit_limits as applying
+from hpckit.planning.checks.limits import find_submit_limits as applying
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.site_query import Heard, ask_ahead, query_submit_limits, read_site
+from hpckit.slurm.site_query import Heard, ask_cluster_facts_for_user, ask_submit_limits, start_site_queries
 
 DATA = Path(__file__).parents[1] / "data"
 RELEASES = sorted(path.parent.name for path in DATA.glob("*/qos.txt"))
@@ -67,7 +67,7 @@ def recorded(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
 
 def test_limits_of_controller_and_of_the_default_association_are_found(recorded: Any) -> None:
     """The indices, the jobs of all, and the limit of the default QOS are what Slurm has."""
-    found = query_submit_limits(recorded(), None, None, None, "daemon")
+    found = ask_submit_limits(recorded(), None, None, None, "daemon")
     assert found == SubmitLimits(array_index=10001, array_tasks=None, queued=150, jobs=20000)
 
 
@@ -87,39 +87,36 @@ def test_the_limit_that_slurm_would_apply_is_taken(
     recorded: Any, account: str, partition: str, qos: str | None, queued: int | None
 ) -> None:
     """QOS come before the association, and the association has its account's limits."""
-    assert query_submit_limits(recorded(), account, partition, qos, "daemon").queued == queued
+    assert ask_submit_limits(recorded(), account, partition, qos, "daemon").queued == queued
 
 
 def test_limits_that_are_not_enforced_are_none(recorded: Any) -> None:
     """Where AccountingStorageEnforce lacks `limits`, those written down stop nobody."""
     commands = recorded(enforced="associations")
-    assert query_submit_limits(commands, None, None, None, "daemon").queued is None
+    assert ask_submit_limits(commands, None, None, None, "daemon").queued is None
 
 
 @pytest.mark.parametrize("kind", ["without", "broken"])
 def test_a_missing_accounting_leaves_the_controllers_limits(recorded: Any, kind: str) -> None:
     """Without an answer of the database the rest is known all the same."""
-    found = query_submit_limits(recorded(**{kind: "sacctmgr"}), None, None, None, "daemon")
+    found = ask_submit_limits(recorded(**{kind: "sacctmgr"}), None, None, None, "daemon")
     assert (found.array_index, found.queued) == (10001, None)
 
 
 def test_a_cluster_that_does_not_answer_has_no_known_limit(recorded: Any) -> None:
     """A controller that is away is asked once, and stops nobody."""
-    assert (
-        query_submit_limits(recorded(broken="scontrol"), None, None, None, "daemon")
-        == SubmitLimits()
-    )
+    assert ask_submit_limits(recorded(broken="scontrol"), None, None, None, "daemon") == SubmitLimits()
 
 
 def test_the_fake_without_accounting_is_understood(fake_slurm: Any) -> None:
     """A cluster without accounting has no limits on users."""
     commands = SlurmCommands(bin_dir=str(fake_slurm.bin_dir), environ=fake_slurm.environ)
-    assert query_submit_limits(commands, None, None, None, "me").queued is None
+    assert ask_submit_limits(commands, None, None, None, "me").queued is None
 
 
 def test_a_site_is_learnt_in_six_questions(recorded: Any, tmp_path: Path) -> None:
     """Three questions to slurmctld and three to the database, each once."""
-    site = read_site(recorded(), "daemon")
+    site = ask_cluster_facts_for_user(recorded(), "daemon")
     asked = (tmp_path / "asked").read_text().splitlines()
     assert [line.split()[0] for line in asked].count("sacctmgr") == 3
     assert len(asked) == 6
@@ -130,16 +127,16 @@ def test_what_was_heard_is_not_asked_again(recorded: Any, tmp_path: Path) -> Non
     """A launch that needs the limits first, and all the rest later, asks each question once."""
     heard: Heard = {}
     commands = recorded()
-    ask_ahead(commands, heard)
-    first = query_submit_limits(commands, None, None, None, "daemon", heard)
-    site = read_site(commands, "daemon", heard=heard)
+    start_site_queries(commands, heard)
+    first = ask_submit_limits(commands, None, None, None, "daemon", heard)
+    site = ask_cluster_facts_for_user(commands, "daemon", heard=heard)
     assert len((tmp_path / "asked").read_text().splitlines()) == 6
-    assert applying(site, Chosen.of(None, None, None)) == first
+    assert applying(site, Chosen.lower_case_account_and_qos(None, None, None)) == first
 
 
 def test_partitions_and_nodes_are_what_slurm_says(recorded: Any) -> None:
     """Time limit, number of nodes, state and the GPUs of each node are read."""
-    site = read_site(recorded(), "daemon")
+    site = ask_cluster_facts_for_user(recorded(), "daemon")
     assert site.partitions is not None
     assert site.nodes is not None
     batch = site.partitions["batch"]
@@ -150,7 +147,7 @@ def test_partitions_and_nodes_are_what_slurm_says(recorded: Any) -> None:
 
 def test_what_could_not_be_asked_is_said_once(recorded: Any) -> None:
     """A program that is away is named, and no further question waits for it."""
-    site = read_site(recorded(broken="sacctmgr"), "daemon")
+    site = ask_cluster_facts_for_user(recorded(broken="sacctmgr"), "daemon")
     assert len(site.unknown) == 1
     assert "Connection refused" in site.unknown[0]
     assert site.associations is None
@@ -158,7 +155,7 @@ def test_what_could_not_be_asked_is_said_once(recorded: Any) -> None:
 
 def test_account_groups_hold_for_accounts_below(recorded: Any) -> None:
     """A limit of a parent account on all its users together counts, where no QOS has one."""
-    site = read_site(recorded(), "daemon")
-    own = tuple(replace(one, max_submit=None) for one in site.associations or ())
+    site = ask_cluster_facts_for_user(recorded(), "daemon")
+    own = tuple(replace(association, max_submit=None) for association in site.associations or ())
     chosen = Chosen(account="recorded_team", partition="batch", qos="normal")
     assert applying(replace(site, associations=own), chosen).queued == 500

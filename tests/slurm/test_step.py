@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 
-from hpckit.slurm.step import agent_step, step_environment
+from hpckit.slurm.step import build_agent_srun_command, build_srun_environment
 
 
-def test_agent_step_states_the_whole_shape(
-    plan_of_one_job: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_agent_step_states_the_whole_shape(plan_of_one_job: Callable[..., Any], tmp_path: Path) -> None:
     """One agent on each node, with the CPUs and GPUs of all its ranks; the user's words last."""
     plan = plan_of_one_job(tmp_path, nodes=3, tasks_per_node=4, cpus_per_task=2, gpus_per_node=4)
     command = ["python", "-m", "hpckit.runtime.agent"]
-    argv = agent_step(
+    argv = build_agent_srun_command(
         plan.jobs[0].resources, command, srun_args=["--label"], bin_dir="/opt/slurm/bin"
     )
     assert argv[0] == "/opt/slurm/bin/srun"
@@ -33,21 +31,17 @@ def test_agent_step_states_the_whole_shape(
     assert argv[-4:] == ["--label", *command]
 
 
-def test_agent_step_without_gpus_asks_for_none(
-    plan_of_one_job: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_agent_step_without_gpus_asks_for_none(plan_of_one_job: Callable[..., Any], tmp_path: Path) -> None:
     """Without GPUs the option is left out: clusters without GPUs refuse it."""
-    argv = agent_step(plan_of_one_job(tmp_path).jobs[0].resources, ["true"])
+    argv = build_agent_srun_command(plan_of_one_job(tmp_path).jobs[0].resources, ["true"])
     assert argv[0] == "srun"
     assert not any(word.startswith("--gpus") for word in argv)
 
 
-def test_agent_step_reaches_the_spare_nodes(
-    plan_of_one_job: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_agent_step_reaches_the_spare_nodes(plan_of_one_job: Callable[..., Any], tmp_path: Path) -> None:
     """An agent waits on each spare node, so that nobody has to ask slurmctld for a new step."""
     plan = plan_of_one_job(tmp_path, nodes=2, spare_nodes=1, min_nodes=1)
-    argv = agent_step(plan.jobs[0].resources, ["true"])
+    argv = build_agent_srun_command(plan.jobs[0].resources, ["true"])
     assert {"--nodes=3", "--ntasks=3", "--ntasks-per-node=1"} <= set(argv)
 
 
@@ -56,9 +50,9 @@ def test_agent_step_of_some_nodes_does_not_wait_for_the_others(
 ) -> None:
     """Where agents have ended, theirs is a step beside the one that holds the CPUs."""
     plan = plan_of_one_job(tmp_path, nodes=4)
-    argv = agent_step(plan.jobs[0].resources, ["true"], only=("n2", "n3"))
+    argv = build_agent_srun_command(plan.jobs[0].resources, ["true"], only=("n2", "n3"))
     assert {"--nodes=2", "--ntasks=2", "--nodelist=n[2-3]", "--overlap"} <= set(argv)
-    assert "--overlap" not in agent_step(plan.jobs[0].resources, ["true"])
+    assert "--overlap" not in build_agent_srun_command(plan.jobs[0].resources, ["true"])
 
 
 def test_step_environment_inherits_no_option_of_the_batch_script() -> None:
@@ -85,7 +79,7 @@ def test_step_environment_inherits_no_option_of_the_batch_script() -> None:
         "SLURM_GPUS_PER_NODE": "1",
         "SLURM_DISTRIBUTION": "cyclic",
     }
-    assert step_environment({**environ, **options}) == environ
+    assert build_srun_environment({**environ, **options}) == environ
 
 
 @pytest.mark.parametrize(
@@ -104,6 +98,6 @@ def test_agent_has_the_gpus_of_all_its_ranks(
     """An agent is one task: what each task is stated to have is for each of its ranks."""
     more = tuple(asked.items())
     plan = plan_of_one_job(tmp_path, tasks_per_node=3, additional_parameters=more)
-    argv = agent_step(plan.jobs[0].resources, ["true"])
+    argv = build_agent_srun_command(plan.jobs[0].resources, ["true"])
     stated = [word for word in argv if word.startswith("--gpus")]
     assert stated == ([] if gpus is None else [f"--gpus-per-node={gpus}"])

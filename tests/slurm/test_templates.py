@@ -43,20 +43,17 @@ def test_folder_of_templates_of_which_none_is_used_is_said(templates: Any, name:
     ("text", "error"),
     [
         (EXTENDS + MODULE.replace("modules", "moduls"), "has no block moduls"),
-        (EXTENDS + "module load x\n" + MODULE, "'module load x' stands outside of blocks"),
-        (EXTENDS + "{{ launch | shell }}", "'an expression' stands outside of blocks"),
+        (EXTENDS + "module load x\n" + MODULE, "'module load x' is outside of all blocks"),
+        (EXTENDS + "{{ launch | shell }}", "'an expression' is outside of all blocks"),
         ((EXTENDS + "{% block setup %}# é\n{% endblock %}").encode("latin1"), "is not UTF-8"),
         (EXTENDS + "{% block setup %}{{ 1/0 }}{% endblock %}", "line 2: ZeroDivisionError"),
         (EXTENDS + "{% block setup %}{{ 1 + 'a' }}{% endblock %}", "line 2: TypeError"),
         (EXTENDS + "{% block setup %}{{ nosuch }}{% endblock %}", "'nosuch' is undefined"),
-        (
-            EXTENDS + "{% if nodes %}module load lost\n{% endif %}",
-            "'module load lost' stands outside",
-        ),
-        (EXTENDS + "{% for n in [1] %}echo lost\n{% endfor %}", "'echo lost' stands outside"),
-        (EXTENDS + "{% with %}echo lost\n{% endwith %}", "'echo lost' stands outside"),
+        (EXTENDS + "{% if nodes %}module load lost\n{% endif %}", "'module load lost' is outside"),
+        (EXTENDS + "{% for n in [1] %}echo lost\n{% endfor %}", "'echo lost' is outside"),
+        (EXTENDS + "{% with %}echo lost\n{% endwith %}", "'echo lost' is outside"),
         (EXTENDS + "{% if nodes %}{% block moduls %}{% endblock %}{% endif %}", "no block moduls"),
-        (EXTENDS + "{% include 'x.j2' %}", "'an include' stands outside"),
+        (EXTENDS + "{% include 'x.j2' %}", "'an include' is outside"),
         ("hello\n", "begins with 'hello\\n' instead of #!"),
         ("", "begins with nothing instead of #!"),
         ("#!/bin/bash\n# hpckit supervise\necho hello\n", "it would start nothing"),
@@ -100,9 +97,7 @@ exec {{ python | shell }} -P -m hpckit  \\
         (BASE, "supervise"),
     ],
 )
-def test_template_that_does_what_it_seems_to_is_taken(
-    templates: Any, text: str, there: str
-) -> None:
+def test_template_that_does_what_it_seems_to_is_taken(templates: Any, text: str, there: str) -> None:
     """Text before `extends` is printed; blocks may stand in conditions, or be printed by name."""
     said = templates(text)
     assert said.code == 0, said.err

@@ -13,7 +13,7 @@ from hpckit.errors import SchedulerAwayError
 from hpckit.model.cluster.site import NodeGroup
 from hpckit.model.finding import ExpectedStart, Finding, Severity
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.test_only import rehearse
+from hpckit.slurm.test_only import dry_run_sbatch
 
 UP = (NodeGroup(partition="p", nodes=4, cpus=1, memory_mb=1, gres={}, state="mixed"),)
 DRAINED = (*UP, NodeGroup(partition="p", nodes=1, cpus=1, memory_mb=1, gres={}, state="drained*"))
@@ -34,7 +34,7 @@ def ask(plan_of_one_job: Callable[..., Any], tmp_path: Path) -> Any:
         commands = SlurmCommands(bin_dir=str(tmp_path), environ=environ)
         job = plan_of_one_job(tmp_path, runs=runs).jobs[0]
         text = "#!/bin/sh\n#SBATCH --partition=stated\n"
-        return rehearse(job, text, commands, lambda: nodes)
+        return dry_run_sbatch(job, text, commands, lambda: nodes)
 
     return _ask
 
@@ -80,16 +80,8 @@ def test_no_moment_is_no_refusal(ask: Any) -> None:
     [
         ("allocation failure: Invalid account specified", DRAINED, Severity.error),
         ("allocation failure: Requested node configuration is not available", UP, Severity.error),
-        (
-            "allocation failure: Requested node configuration is not available",
-            DRAINED,
-            Severity.warning,
-        ),
-        (
-            "allocation failure: Requested node configuration is not available",
-            None,
-            Severity.warning,
-        ),
+        ("allocation failure: Requested node configuration is not available", DRAINED, Severity.warning),
+        ("allocation failure: Requested node configuration is not available", None, Severity.warning),
     ],
 )
 def test_refusal_counts_unless_nodes_may_come_back(

@@ -80,13 +80,11 @@ def test_results_of_no_such_experiment_name_those_there_are(told: Any) -> None:
     with pytest.raises(NotFoundError) as caught:
         told.say("results", "--experiment", "dmo")
     assert "demo, other" in caught.value.hint
-    with pytest.raises(UsageError, match="some are named as well"):
+    with pytest.raises(UsageError, match="some are given by name as well"):
         told.say("results", "demo", "--experiment", "demo")
 
 
 def test_results_say_where_the_code_differs(told: Any) -> None:
     """What different code has given, or code that nobody knows, is not compared in silence."""
-    assert (
-        "launches differs, or was not recorded" in told.say("results", "--experiment", "demo").err
-    )
+    assert "launches differs, or was not recorded" in told.say("results", "--experiment", "demo").err
     assert "code" not in told.say("results").err

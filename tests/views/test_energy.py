@@ -24,14 +24,14 @@ from hpckit.model.telemetry.vocabulary import (
     TelemetrySegment,
     TelemetryTotal,
 )
-from hpckit.observe.aggregate import RunningTotal, complete_total
+from hpckit.observe.aggregate import RunningTotal, add_later_rows_to_total
 from hpckit.observe.segments import SegmentWriter, close_segment, coarsen_segment
-from hpckit.planning.diagnosis.usage import gpu_uses, run_energy
+from hpckit.planning.diagnosis.usage import sum_run_energy, summarize_gpu_use
 from hpckit.record.launches import Launch
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import append_event, append_lines, make_folder
-from hpckit.record.telemetry import closed_segments, latest_telemetry
-from hpckit.views.telemetry import run_usage
+from hpckit.record.store import append_event, append_json_lines, make_private_folder
+from hpckit.record.telemetry import list_closed_segments, read_latest_telemetry
+from hpckit.views.telemetry import read_resource_usage_of_run
 
 pytestmark = pytest.mark.whole
 
@@ -51,7 +51,7 @@ def attempt(  # noqa: PLR0913  # facts of one attempt
 ) -> None:
     """Write an attempt of an hour that used one GPU at 300 W, with others beside it."""
     paths = launch.paths.run(run).attempt(number)
-    make_folder(paths.folder)
+    make_private_folder(paths.folder)
     began = events.AttemptStarted(
         at=begin, attempt=number, job=None, restart_count=0, host="n1", pid=1, started="1"
     )
@@ -63,14 +63,14 @@ def attempt(  # noqa: PLR0913  # facts of one attempt
     counters |= {} if own_s is None else {GpuCounter.own_s: own_s}
     row = GpuRow(uuid=gpu, samples=720, gauges={GpuGauge.power_w: power}, counters=counters)
     total = TelemetryTotal(row=TelemetryRow(start=begin, end=begin + HOUR, gpus=(row,)))
-    file = paths.telemetry("n1")
-    append_lines(file, encode_telemetry(TelemetrySegment(node="n1", start=begin, row_s=60)))
-    append_lines(file, encode_telemetry(total))
+    file = paths.newest_telemetry_file("n1")
+    append_json_lines(file, encode_telemetry(TelemetrySegment(node="n1", start=begin, row_s=60)))
+    append_json_lines(file, encode_telemetry(total))
 
 
 def energy(launch: Launch, run: int = 0) -> EnergySum:
     """Return what a run used."""
-    return run_energy(run_usage(launch, run).attempts)
+    return sum_run_energy(read_resource_usage_of_run(launch, run).attempts)
 
 
 def totals(desk: Desk, launch: Launch) -> dict[int, float]:
@@ -84,9 +84,7 @@ def totals(desk: Desk, launch: Launch) -> dict[int, float]:
 
 @pytest.mark.parametrize("counted", [True, False])
 @pytest.mark.parametrize("second", ["GPU-A", "GPU-B"])
-def test_another_gpu_in_a_later_attempt_doubles_nothing(
-    desk: Desk, second: str, *, counted: bool
-) -> None:
+def test_another_gpu_in_a_later_attempt_doubles_nothing(desk: Desk, second: str, *, counted: bool) -> None:
     """Two attempts of an hour are two GPU hours, whichever GPUs of the node they had."""
     launch = desk.freeze()
     attempt(launch, 0, 1, START, "GPU-A", counted=counted)
@@ -94,7 +92,7 @@ def test_another_gpu_in_a_later_attempt_doubles_nothing(
     found = energy(launch)
     assert found.gpu_s == 7200
     assert found.total_j == pytest.approx(2 * WATTS * 3600)
-    assert sum(one.seconds for one in gpu_uses(run_usage(launch, 0).nodes)) == 7200
+    assert sum(one.seconds for one in summarize_gpu_use(read_resource_usage_of_run(launch, 0).nodes)) == 7200
 
 
 def test_an_attempt_without_a_counter_is_estimated(desk: Desk) -> None:
@@ -112,9 +110,9 @@ def test_rows_that_no_total_has_yet_count(desk: Desk, totals: int) -> None:
     """A sampler that was killed has written eight rows that it had not added."""
     launch = desk.freeze()
     paths = launch.paths.run(0).attempt(1)
-    make_folder(paths.folder)
-    file = paths.telemetry("n1")
-    append_lines(file, encode_telemetry(TelemetrySegment(node="n1", start=START, row_s=30)))
+    make_private_folder(paths.folder)
+    file = paths.newest_telemetry_file("n1")
+    append_json_lines(file, encode_telemetry(TelemetrySegment(node="n1", start=START, row_s=30)))
     running, minute = RunningTotal(), timedelta(minutes=1)
     for number in range(18):
         counters = {GpuCounter.energy_j: 5000.0 + 600 * number}
@@ -122,11 +120,11 @@ def test_rows_that_no_total_has_yet_count(desk: Desk, totals: int) -> None:
         gpu = GpuRow(uuid="A", samples=12, gauges={GpuGauge.power_w: power}, counters=counters)
         begin = START + number * minute
         row = TelemetryRow(start=begin, end=begin + minute, gpus=(gpu,))
-        append_lines(file, encode_telemetry(row))
-        running.add(row)
+        append_json_lines(file, encode_telemetry(row))
+        running.add_row(row)
         if totals and number == 9:
             assert running.total is not None
-            append_lines(file, encode_telemetry(running.total))
+            append_json_lines(file, encode_telemetry(running.total))
     found = energy(launch)
     assert (found.gpu_s, found.total_j) == (18 * 60, 17 * 600)
 
@@ -143,8 +141,8 @@ def hour_of_rows(attempt: AttemptPaths, begin: datetime, count: int, *jumps: int
         counters = {GpuCounter.energy_j: 1000.0 * number}
         gpu = GpuRow(uuid="A", samples=6, gauges={}, counters=counters)
         row = TelemetryRow(start=at - timedelta(seconds=30), end=at, gpus=(gpu,))
-        running.add(row)
-        writer.append(row, at)
+        running.add_row(row)
+        writer.append_record(row, at)
         assert running.total is not None
         writer.total = running.total
         if number % 10 == 9:
@@ -154,30 +152,30 @@ def hour_of_rows(attempt: AttemptPaths, begin: datetime, count: int, *jumps: int
 
 def known(attempt: AttemptPaths) -> tuple[float, float]:
     """Return joules and seconds."""
-    total = complete_total(latest_telemetry(attempt, "n1"))
+    total = add_later_rows_to_total(read_latest_telemetry(attempt, "n1"))
     assert total is not None
-    return total.row.gpus[0].counters[GpuCounter.energy_j], total.length_s
+    return total.row.gpus[0].counters[GpuCounter.energy_j], total.measured_or_span_s
 
 
 def test_rows_behind_the_last_total_survive_that_their_file_ages(tmp_path: Path) -> None:
     """A coarser file ends with a total of all of it."""
-    attempt = AttemptPaths(make_folder(tmp_path / "001"))
+    attempt = AttemptPaths(make_private_folder(tmp_path / "001"))
     hour_of_rows(attempt, START, 25)
     assert known(attempt) == (24_000, 750)
     close_segment(attempt, "n1")
-    (file,) = closed_segments(attempt, "n1")
+    (file,) = list_closed_segments(attempt, "n1")
     coarsen_segment(file, 300.0)
     assert known(attempt) == (24_000, 750)
 
 
 def test_a_clock_that_is_set_back_loses_no_energy(tmp_path: Path) -> None:
     """Files are in the order in which they were written, whatever the clock said."""
-    first, second = (AttemptPaths(make_folder(tmp_path / f"{one:03d}")) for one in (1, 2))
+    first, second = (AttemptPaths(make_private_folder(tmp_path / f"{one:03d}")) for one in (1, 2))
     row = hour_of_rows(first, START, 300, 100, 200)
     later = SegmentWriter(attempt=second, node="n1", row_s=30.0, max_mb=60.0, earlier=(first,))
-    later.append(row, row.end + timedelta(minutes=5))
-    assert len(closed_segments(first, "n1")) >= 3
-    total = latest_telemetry(first, "n1").total
+    later.append_record(row, row.end + timedelta(minutes=5))
+    assert len(list_closed_segments(first, "n1")) >= 3
+    total = read_latest_telemetry(first, "n1").total
     assert total is not None
     assert total.row.gpus[0].counters[GpuCounter.energy_j] == 299_000
 
@@ -185,7 +183,7 @@ def test_a_clock_that_is_set_back_loses_no_energy(tmp_path: Path) -> None:
 @pytest.mark.parametrize("jump", [-1, 10])
 def test_a_segment_that_has_just_begun_knows_what_was_before(tmp_path: Path, jump: int) -> None:
     """A new file in the middle of ten rows, also by a clock that is set back."""
-    attempt = AttemptPaths(make_folder(tmp_path / "001"))
+    attempt = AttemptPaths(make_private_folder(tmp_path / "001"))
     hour_of_rows(attempt, START + timedelta(hours=5, minutes=52), 18, jump)
     joules, seconds = known(attempt)
     assert seconds == 18 * 30
@@ -218,7 +216,7 @@ def test_telemetry_without_samples_is_damaged(desk: Desk) -> None:
     launch = desk.freeze()
     for number in (1, 2):
         attempt(launch, 0, number, START + 5 * number * HOUR, "GPU-A")
-        file = launch.paths.run(0).attempt(number).telemetry("n1")
+        file = launch.paths.run(0).attempt(number).newest_telemetry_file("n1")
         file.write_text(file.read_text().replace('"samples":[720]', '"samples":[0]'))
         assert '"samples":[0]' in file.read_text()
-    assert run_usage(launch, 0).nodes == ()
+    assert read_resource_usage_of_run(launch, 0).nodes == ()

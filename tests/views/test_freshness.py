@@ -58,9 +58,7 @@ def test_status_says_how_old_slurms_answer_is(viewer: Viewer, calls: Callable[[]
     assert calls() == 2
 
 
-def test_status_sees_what_was_submitted_since(
-    viewer: Viewer, calls: Callable[[], int], desk: Any
-) -> None:
+def test_status_sees_what_was_submitted_since(viewer: Viewer, calls: Callable[[], int], desk: Any) -> None:
     """An answer from before the launch's last event is not shown: it may not know the job."""
     viewer.watch()
     viewer.now += timedelta(seconds=2)

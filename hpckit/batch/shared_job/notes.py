@@ -1,7 +1,6 @@
 """Notes of a shared job for the supervisors of its runs: the time it has, and why it is ended.
 
-They are two small files in the job's private folder, so that one process asks the scheduler for all
-of them.
+They are two small files in the job's private folder, so that one process asks the scheduler for all of them.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ class SharedJobNotes:
 
     folder: Path
 
-    def tell_limits(self, limits: AttemptLimits) -> None:
+    def write_job_time_limits(self, limits: AttemptLimits) -> None:
         """Write how long the job has."""
         write_json(self.folder / "limits.json", to_plain(limits))
 
-    def tell_ending(self, ending: AllocationEnding) -> None:
+    def write_job_end_reason(self, ending: AllocationEnding) -> None:
         """Write why the job is being ended."""
         write_json(self.folder / "ending.json", to_plain(ending))
 
-    def limits(self) -> AttemptLimits:
+    def wait_for_job_time_limits(self) -> AttemptLimits:
         """Return how long the job has, once known; the defaults if not written in time."""
-        return self._read("limits.json", AttemptLimits, _LIMITS_S)
+        return self._wait_for_note_file("limits.json", AttemptLimits, _LIMITS_S)
 
-    def ending(self) -> AllocationEnding:
+    def wait_for_job_end_reason(self) -> AllocationEnding:
         """Return why the job is being ended; the default if not written shortly."""
-        return self._read("ending.json", AllocationEnding, _ENDING_S)
+        return self._wait_for_note_file("ending.json", AllocationEnding, _ENDING_S)
 
-    def _read(self, name: str, kind: type[T], patience_s: float) -> T:
+    def _wait_for_note_file(self, name: str, kind: type[T], patience_s: float) -> T:
         deadline = time.monotonic() + patience_s
         while True:
             try:

@@ -17,13 +17,13 @@ from functools import partial
 from hpckit.batch.shared_job.notes import SharedJobNotes
 from hpckit.model.cluster.preemption import PreemptMode
 from hpckit.record.claims import ClaimHolder
-from hpckit.runtime.signals import RANK_NOTICES, WARNINGS, hear_notices
+from hpckit.runtime.signals import RANK_NOTICES, WARNINGS, install_stop_signal_handlers
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import polling_pause_s
-from hpckit.runtime.threads import aside, done_within
+from hpckit.runtime.threads import await_with_limit, run_in_thread
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.job_limits import JobLimits, LimitsOfJob, ending
-from hpckit.slurm.step import listening_step, step_environment
+from hpckit.slurm.job_limits import JobLimits, LimitsOfJob, ask_why_job_ends
+from hpckit.slurm.step import build_signal_listening_srun, build_srun_environment
 from hpckit.values import dataclass, field
 
 _BY_CODE = {128 + number: number for number in RANK_NOTICES}
@@ -69,85 +69,85 @@ class SharedJobNotices:
     """Whether Slurm starts the job again by itself."""
 
     def __post_init__(self) -> None:
-        job, commands = self.holder.job, self.commands
+        job, commands = self.holder.job, self.slurm_command_runner
         self.limits = LimitsOfJob(commands=commands, job=job, environ=self.environ)
 
     @property
-    def commands(self) -> SlurmCommands:
+    def slurm_command_runner(self) -> SlurmCommands:
         """Slurm's commands."""
         return SlurmCommands(bin_dir=self.bin_dir, environ=self.environ)
 
-    def listen(self) -> None:
+    def install_signal_handlers(self) -> None:
         """Handle the signals of this process."""
-        hear_notices(self._hear)
+        install_stop_signal_handlers(self._pass_on_signal_or_end_job)
 
-    async def keep_time(self) -> None:
+    async def watch_job_time_limit(self) -> None:
         """Report how long the job has, and make its runs leave in time to requeue it."""
         limits = self.limits
-        known = await aside(limits.ask)
+        known = await run_in_thread(limits.ask_limits)
         if known is None:
             return
-        self._tell(known)
+        self._publish_job_time_limits(known)
         graceful = known.preempt_mode is not PreemptMode.off and known.grace != timedelta()
         async with asyncio.TaskGroup() as group:
             if graceful:
-                group.create_task(self._hear_step())
-            group.create_task(self._leave_before())
-            group.create_task(self._ask_again(limits))
+                group.create_task(self._watch_step_for_preemption_signal())
+            group.create_task(self._stop_runs_before_time_limit())
+            group.create_task(self._refresh_job_time_limits(limits))
 
-    def _tell(self, known: JobLimits) -> None:
+    def _publish_job_time_limits(self, known: JobLimits) -> None:
         self.end_s = math.inf if known.end_s is None else known.end_s
         self.deadline.limits, self.deadline.known = known, True
         with contextlib.suppress(OSError):
-            self.notes.tell_limits(known)
+            self.notes.write_job_time_limits(known)
 
-    async def _ask_again(self, limits: LimitsOfJob) -> None:
+    async def _refresh_job_time_limits(self, limits: LimitsOfJob) -> None:
         """Query the limit again in case it was changed, for all supervisors."""
         bad = 0
         while True:
             await asyncio.sleep(polling_pause_s(_ASKING_S, bad))
-            known = await aside(limits.ask)
+            known = await run_in_thread(limits.ask_limits)
             bad = bad + 1 if known is None else 0
             if known is not None:
-                self._tell(known)
+                self._publish_job_time_limits(known)
 
-    async def await_preemption(self) -> None:
+    async def wait_for_announced_preemption(self) -> None:
         """Wait for a preemption that only the step knows of: a job that leaves is not requeued."""
         if self.asking is not None:
             await self.asking
         if self.by_step and self.restarts and not self.told.is_set():
-            await done_within(_GRACE_AT_MOST_S, self.told.wait())
+            await await_with_limit(_GRACE_AT_MOST_S, self.told.wait())
 
-    async def is_killed_for_good(self) -> bool:
+    async def wait_for_sigterm_without_restart(self) -> bool:
         """Wait for SIGTERM; return whether it comes from a preemption that nothing undoes."""
         await self.told.wait()
         if self.asking is not None:
             await self.asking
         return not self.restarts
 
-    async def _leave_before(self) -> None:
+    async def _stop_runs_before_time_limit(self) -> None:
         left_s, closing_s = self.end_s - time.monotonic(), _CLOSING.total_seconds()
         # A job that is little longer than a run starts its first runs anyway.
         lead_s = min(closing_s, left_s / 10)
         if self.takes is not None:
             lead_s = min(self.takes.total_seconds(), left_s * 0.9)
-        await self._until(lead_s)
+        await self._sleep_until_before_job_end(lead_s)
         self.close()
-        await self._until(_LEAVING.total_seconds())
+        await self._sleep_until_before_job_end(_LEAVING.total_seconds())
         if self.requeues:
             self.tell(signal.SIGUSR1)
 
-    async def _until(self, lead_s: float) -> None:
+    async def _sleep_until_before_job_end(self, lead_s: float) -> None:
         """Wait until `lead_s` before the end, which may change meanwhile."""
         while (left_s := self.end_s - lead_s - time.monotonic()) > 0:  # noqa: ASYNC110  # it may move
             await asyncio.sleep(min(left_s, _LOOK_S))
 
-    async def _hear_step(self) -> None:
+    async def _watch_step_for_preemption_signal(self) -> None:
         """Run an idle step: Slurm announces a grace period to steps only (22.05)."""
         try:
             step = await asyncio.create_subprocess_exec(
-                *listening_step(self.bin_dir),
-                env=step_environment(self.environ),
+                *build_signal_listening_srun(self.bin_dir),
+                env=build_srun_environment(self.environ),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,
@@ -161,24 +161,25 @@ class SharedJobNotices:
                 step.terminate()
         if number is not None and not self.told.is_set():
             self.by_step = number is signal.SIGTERM
-            self._end(number)
+            self._tell_runs_that_job_ends(number)
 
-    def _hear(self, number: signal.Signals) -> None:
-        if number in WARNINGS and self.deadline.is_far_from_limit(time.monotonic()):
+    def _pass_on_signal_or_end_job(self, number: signal.Signals) -> None:
+        if number in WARNINGS and self.deadline.is_too_early_for_slurm_warning(time.monotonic()):
             self.pass_on(number)
             return
         self.told.set()
-        self._end(number)
+        self._tell_runs_that_job_ends(number)
 
-    def _end(self, number: signal.Signals) -> None:
+    def _tell_runs_that_job_ends(self, number: signal.Signals) -> None:
         if self.asking is None and number is signal.SIGTERM:
-            self.asking = asyncio.create_task(self._learn_why())
+            self.asking = asyncio.create_task(self._ask_slurm_why_job_ends())
         self.tell(number)
 
-    async def _learn_why(self) -> None:
-        """Ask Slurm once, for all supervisors, why the job is being ended."""
+    async def _ask_slurm_why_job_ends(self) -> None:
         job, mode = self.holder, self.limits.preempt_mode
-        found = await aside(partial(ending, self.commands, job.job, job.restart_count, mode))
+        found = await run_in_thread(
+            partial(ask_why_job_ends, self.slurm_command_runner, job.job, job.restart_count, mode)
+        )
         self.restarts = found.restarts
         with contextlib.suppress(OSError):
-            self.notes.tell_ending(found)
+            self.notes.write_job_end_reason(found)

@@ -28,21 +28,21 @@ class Slot:
     cpus: tuple[int, ...] = ()
 
 
-def make_slots(
+def divide_job_into_slots(
     spec: SharedJobSpec,
     environ: Mapping[str, str],
     cpus: Sequence[int],
     core_of: Callable[[int], tuple[int, int]] | None = None,
 ) -> tuple[Slot, ...]:
     """Return the slots of a job with this environment and these CPUs."""
-    shares = _cpu_shares(spec, environ, sorted(cpus, key=core_of or core))
+    shares = _divide_cpus_among_slots(spec, environ, sorted(cpus, key=core_of or read_socket_and_core))
     return tuple(
-        Slot(number=number, variables=_variables(spec, environ, number), cpus=shares[number])
+        Slot(number=number, variables=_build_slot_environment(spec, environ, number), cpus=shares[number])
         for number in range(spec.slots)
     )
 
 
-def core(cpu: int) -> tuple[int, int]:
+def read_socket_and_core(cpu: int) -> tuple[int, int]:
     """Return socket and core of a CPU, to sort siblings next to each other."""
     topology = _CPUS / f"cpu{cpu}" / "topology"
     try:
@@ -52,28 +52,25 @@ def core(cpu: int) -> tuple[int, int]:
         return 0, cpu
 
 
-def _variables(spec: SharedJobSpec, environ: Mapping[str, str], number: int) -> dict[str, str]:
+def _build_slot_environment(spec: SharedJobSpec, environ: Mapping[str, str], number: int) -> dict[str, str]:
     per_run = spec.each.tasks_per_node * spec.each.cpus_per_task
-    counts = {
-        "SLURM_CPUS_ON_NODE": str(per_run),
-        "SLURM_CPUS_PER_TASK": str(spec.each.cpus_per_task),
-    }
+    counts = {"SLURM_CPUS_ON_NODE": str(per_run), "SLURM_CPUS_PER_TASK": str(spec.each.cpus_per_task)}
     lists = {name: environ[name].split(",") for name in DEVICE_LISTS if environ.get(name)}
-    devices = {name: ",".join(_devices(spec, given, number)) for name, given in lists.items()}
+    devices = {name: ",".join(_select_slot_devices(spec, given, number)) for name, given in lists.items()}
     if lists:  # the slot's sampler has to know which of the job's GPUs are its own
         places = [str(place) for place in range(max(map(len, lists.values())))]
-        devices[SLOT_GPUS] = ",".join(_devices(spec, places, number))
+        devices[SLOT_GPUS] = ",".join(_select_slot_devices(spec, places, number))
     return counts | devices
 
 
-def _devices(spec: SharedJobSpec, given: Sequence[str], number: int) -> Sequence[str]:
+def _select_slot_devices(spec: SharedJobSpec, given: Sequence[str], number: int) -> Sequence[str]:
     if spec.runs_per_gpu > 1:
         return [given[number // spec.runs_per_gpu % len(given)]]
     share = len(given) // spec.slots
     return given[number * share : (number + 1) * share] if share else given
 
 
-def _cpu_shares(
+def _divide_cpus_among_slots(
     spec: SharedJobSpec, environ: Mapping[str, str], cpus: Sequence[int]
 ) -> Sequence[tuple[int, ...]]:
     """Return the CPUs of each slot; empty if the job is not bound to exactly its CPUs.

@@ -42,24 +42,24 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     launch, index = load_launch(arguments.folder), arguments.job
     if verb == "local":
         jobs = tuple(index or ())
-        code = _batch("local_executor").run_jobs(launch, jobs, context, arguments.program)
+        code = _import_batch_module("local_executor").run_local_jobs(launch, jobs, context, arguments.program)
     elif verb == "auto-resume":
-        _batch("auto_resume").resume_once(launch, index, context)
+        _import_batch_module("auto_resume").run_auto_resume_job(launch, index, context)
     elif verb == "supervisor-lost":
-        lost = _batch("supervisor_lost")
-        lost.rescue(launch, index, arguments.run, arguments.attempt, context)
+        lost = _import_batch_module("supervisor_lost")
+        lost.restart_or_end_orphaned_run(launch, index, arguments.run, arguments.attempt, context)
     else:
-        supervise = _batch("supervise")
-        job = supervise.job_of(launch, index)
+        supervise = _import_batch_module("supervise")
+        job = supervise.find_launch_job(launch, index)
         if verb == "satellite":
-            code = _batch("satellite").join_run(launch, job, context)
+            code = _import_batch_module("satellite").lend_job_nodes_to_run(launch, job, context)
         elif job.shared_job is not None and arguments.run is None:
-            executor = _batch("shared_job.executor")
+            executor = _import_batch_module("shared_job.executor")
             code = executor.run_shared_job(launch, job, context, arguments.program)
         else:
             code = supervise.supervise_run(launch, job, arguments.run, context)
     return code
 
 
-def _batch(name: str) -> ModuleType:
+def _import_batch_module(name: str) -> ModuleType:
     return import_module(f"hpckit.batch.{name}")

@@ -1,8 +1,7 @@
 """A run in the foreground: copies its output and the user's input between two terminals.
 
-The run has its own terminal behind the user's and is the leader of a session on it: Ctrl-C reaches
-only the run, as a character, and not its supervisor or this process. The output is also copied to
-the run's log.
+The run has its own terminal behind the user's and is the leader of a session on it: Ctrl-C reaches only the
+run, as a character, and not its supervisor or this process. The output is also copied to the run's log.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.states import RunState
 from hpckit.operations.cancel import cancel_runs, plan_cancellations
-from hpckit.operations.next_step import reference
+from hpckit.operations.next_step import launch_reference
 from hpckit.record.launches import Launch
-from hpckit.record.logs import rank_logs
+from hpckit.record.logs import find_rank_logs
 from hpckit.record.lookup import Selection
 from hpckit.report.selection import Filter
 from hpckit.values import dataclass, field
@@ -41,14 +40,14 @@ _TERMINATED = 143
 
 
 @contextmanager
-def foreground(context: Context) -> Iterator[Foreground]:
+def open_foreground_terminal(context: Context) -> Iterator[Foreground]:
     """Give a terminal for a run, behind the terminal of this process (`require_terminal`)."""
     outer, (inner, slave) = sys.stdin.fileno(), pty.openpty()
     termios.tcsetattr(slave, termios.TCSANOW, termios.tcgetattr(outer))
-    _copy_size(outer, slave)
+    _copy_terminal_size(outer, slave)
     before = {
-        signal.SIGWINCH: signal.signal(signal.SIGWINCH, lambda *_: _copy_size(outer, slave)),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, _leave),
+        signal.SIGWINCH: signal.signal(signal.SIGWINCH, lambda *_: _copy_terminal_size(outer, slave)),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, _exit_terminated),
     }
     try:
         yield Foreground(context=context, outer=outer, inner=inner, device=os.ttyname(slave))
@@ -60,7 +59,7 @@ def foreground(context: Context) -> Iterator[Foreground]:
         os.close(inner)
 
 
-def _leave(*_: object) -> None:
+def _exit_terminated(*_: object) -> None:
     sys.exit(_TERMINATED)
 
 
@@ -68,11 +67,11 @@ def require_terminal(context: Context) -> None:
     """Raise UsageError if no user could type, or read the output."""
     for name, there in (
         ("input", sys.stdin is not None and sys.stdin.isatty()),
-        ("output", context.terminal),
+        ("output", context.has_terminal),
     ):
         if not there:
             raise UsageError(
-                f"--foreground needs a terminal, and standard {name} is none",
+                f"--foreground needs a terminal, but standard {name} is not one",
                 hint="without one, --wait --follow prints what the run prints",
             )
     if os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
@@ -82,7 +81,7 @@ def require_terminal(context: Context) -> None:
         )
 
 
-def _copy_size(outer: int, slave: int) -> None:
+def _copy_terminal_size(outer: int, slave: int) -> None:
     size = fcntl.ioctl(outer, termios.TIOCGWINSZ, b"\0" * 8)
     fcntl.ioctl(slave, termios.TIOCSWINSZ, size)
 
@@ -99,13 +98,13 @@ class Foreground:
     attached: bool = field(default=False, init=False)
     in_line: bool = field(default=False, init=False)
 
-    def attend(self, launch: Launch) -> int:
+    def relay_terminal_until_run_ends(self, launch: Launch) -> int:
         """Copy until the run has ended; returns 0 if it completed, 130 if cancelled, else 1."""
         self.context.note(f"{launch.runs[0].id} in {launch.folder}; Ctrl-C goes to your code")
         poller = Poller(launch=launch, context=self.context)
         before = termios.tcgetattr(self.outer)
         try:
-            self._copy_until_over(poller)
+            self._relay_terminal_while_running(poller)
         except KeyboardInterrupt:  # before the run had its terminal, or sent by another process
             whole = Selection(launch=launch, index=None)
             cancel_runs([*plan_cancellations([whole], Filter(), self.context)], self.context)
@@ -115,20 +114,20 @@ class Foreground:
             termios.tcsetattr(self.outer, termios.TCSADRAIN, before)
             if self.log is not None:
                 os.close(self.log)
-        return self._say_end(poller)
+        return self._print_run_end(poller)
 
-    def _copy_until_over(self, poller: Poller) -> None:
+    def _relay_terminal_while_running(self, poller: Poller) -> None:
         looked = self.context.now()
-        poller.look()
-        while not poller.over:
-            self._copy(poller.launch, _LOOK_S)
+        poller.poll_once()
+        while not poller.are_all_runs_over:
+            self._relay_available_data(poller.launch, _LOOK_S)
             if (self.context.now() - looked).total_seconds() >= _LOOK_S:
-                poller.look()
+                poller.poll_once()
                 looked = self.context.now()
-        while self._copy(poller.launch, 0.0):
+        while self._relay_available_data(poller.launch, 0.0):
             pass
 
-    def _copy(self, launch: Launch, wait_s: float) -> bool:
+    def _relay_available_data(self, launch: Launch, wait_s: float) -> bool:
         """Wait for data and copy it; return whether the run has printed."""
         # Until the run can receive Ctrl-C, this process does, and typed input waits.
         listened = [self.inner, self.outer] if self.attached else [self.inner]
@@ -139,39 +138,39 @@ class Foreground:
         if self.outer in ready:
             typed = os.read(self.outer, _CHUNK)
             if not typed:
-                _leave()
-            _write(self.inner, typed)
+                _exit_terminated()
+            _write_all_bytes(self.inner, typed)
         if self.inner not in ready:
             return False
         printed = os.read(self.inner, _CHUNK)
-        _write(self.context.stdout.fileno(), printed)
+        _write_all_bytes(self.context.stdout.fileno(), printed)
         self.in_line = not printed.endswith(b"\n")
-        self._record(launch, printed)
+        self._append_to_log(launch, printed)
         return True
 
-    def _record(self, launch: Launch, printed: bytes) -> None:
+    def _append_to_log(self, launch: Launch, printed: bytes) -> None:
         """Append to the rank's log; a full disk may prevent that."""
         with contextlib.suppress(OSError):
             if self.log is None:
-                logs: Any = rank_logs(launch, 0)
+                logs: Any = find_rank_logs(launch, 0)
                 if 0 in logs:
                     self.log = os.open(logs[0].path, os.O_WRONLY | os.O_APPEND)
             if self.log is not None:
-                _write(self.log, printed.replace(b"\r\n", b"\n"))
+                _write_all_bytes(self.log, printed.replace(b"\r\n", b"\n"))
 
-    def _say_end(self, poller: Poller) -> int:
+    def _print_run_end(self, poller: Poller) -> int:
         (view,) = poller.views
         record = view.record
         cause = f" ({record.failure.cause})" if record.failure is not None else ""
-        named = reference(poller.launch, self.context)
+        named = launch_reference(poller.launch, self.context)
         if self.in_line:  # for example after a prompt
-            _write(self.context.stdout.fileno(), b"\n")
+            _write_all_bytes(self.context.stdout.fileno(), b"\n")
         self.context.note(f"{record.id} {view.state}{cause}; hpckit status {named}   (also: logs)")
         if view.state is RunState.cancelled:
             return _INTERRUPTED
         return int(view.state is not RunState.completed)
 
 
-def _write(descriptor: int, data: bytes) -> None:
+def _write_all_bytes(descriptor: int, data: bytes) -> None:
     while data:
         data = data[os.write(descriptor, data) :]

@@ -17,19 +17,19 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 
-from hpckit.cli.options import seconds
+from hpckit.cli.options import parse_duration_to_seconds
 from hpckit.context import Context
 from hpckit.errors import UsageError
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.operations.next_step import only_a_view
+from hpckit.operations.next_step import say_runs_continue_on_ctrl_c
 from hpckit.record.launches import Launch, read_launch_history
-from hpckit.report.live import Listed, live_line, live_object, live_page
+from hpckit.report.live import Listed, format_progress_line, progress_to_json, render_live_page
 from hpckit.report.rows import RunRow
 from hpckit.report.selection import Filter, SortKey, sort_rows
 from hpckit.values import dataclass, field
 from hpckit.views.freshness import Freshness
-from hpckit.views.launch_view import launch_head, launch_view
+from hpckit.views.launch_view import build_launch_head, build_launch_view
 from hpckit.views.launch_watch import POLL_BACKOFF, LaunchWatch
 from hpckit.views.poller import PollBackoff, Poller
 from hpckit.views.scheduler import Scheduler
@@ -71,46 +71,49 @@ class Look:
     until_over: bool = False
 
 
-def interval(text: str) -> float | None:
+def parse_watch_interval(text: str) -> float | None:
     """Return the seconds of `--watch [TIME]`, None if not given; raises UsageError."""
     if not text:
         return None
     try:
-        found = seconds(text)
+        found = parse_duration_to_seconds(text)
     except ArgumentTypeError:
         found = -1.0
     if not _SHORTEST_S <= found < float("inf"):
         raise UsageError(
-            f"--watch is {text!r}; it has to be a time of {_SHORTEST_S} seconds or more, such as "
-            "60, 90s or 2m",
-            hint="leave the time out for what suits the output",
+            f"--watch is {text!r}; it must be a time of {_SHORTEST_S} seconds or more, such as 60, 90s or 2m",
+            hint="leave the time out for the default",
         )
     return found
 
 
-def follow(launch: Launch, look: Look, context: Context) -> Sequence[RunView]:
+def show_status_until_over(launch: Launch, look: Look, context: Context) -> Sequence[RunView]:
     """Show the state of a launch repeatedly, until nothing more will happen.
 
     Returns the views of its runs at that point. Ctrl-C raises LeftView, after a message that the
     runs continue.
     """
     live = _Live(launch=launch, look=look, context=context)
-    with only_a_view(launch, context), _keys(context) as wait, _display(live) as show:
+    with (
+        say_runs_continue_on_ctrl_c(launch, context),
+        _open_key_reader(context) as wait,
+        _open_display(live) as show,
+    ):
         while True:
             began = context.now()
-            live.watched.see()
+            live.watched.refresh_once()
             show()
-            if not live.goes_on():
-                return live.watch.views
+            if not live.may_continue():
+                return live.poller.views
             spent = (context.now() - began).total_seconds()
             pause = timedelta(seconds=max(live.interval_s, spent * _SHARE))
-            if not _turning(live, pause, wait, show):
+            if not _wait_and_turn_pages(live, pause, wait, show):
                 if look.until_over:
                     raise KeyboardInterrupt
-                return live.watch.views
+                return live.poller.views
 
 
-def _turning(live: _Live, pause: timedelta, wait: _Wait, show: Callable[[], None]) -> bool:
+def _wait_and_turn_pages(live: _Live, pause: timedelta, wait: _Wait, show: Callable[[], None]) -> bool:
     """Wait until the next look, turning pages meanwhile; False if the user quits."""
     until = live.context.now() + pause
     while key := wait(max((until - live.context.now()).total_seconds(), 0)):
@@ -138,11 +141,14 @@ class _Live:
 
     def __post_init__(self) -> None:
         self.watched = LaunchWatch(
-            launch=self.launch, context=self.context, indices=self._indices, rhythm=self.look.rhythm
+            launch=self.launch,
+            context=self.context,
+            indices=self._indices_with_wanted_overrides,
+            rhythm=self.look.rhythm,
         )
 
     @property
-    def watch(self) -> Poller:
+    def poller(self) -> Poller:
         """The runs, as they were seen last."""
         return self.watched.poller
 
@@ -151,14 +157,14 @@ class _Live:
         """How many seconds to wait between two looks."""
         if self.look.interval_s is not None:
             return self.look.interval_s
-        lines = self.look.as_json or not self.context.terminal
+        lines = self.look.as_json or not self.context.has_terminal
         return _LINES_S if lines else _TERMINAL_S
 
-    def goes_on(self) -> bool:
+    def may_continue(self) -> bool:
         """Whether more may happen: a run is open, or an auto-resume job waits."""
-        if not self.watch.over:
+        if not self.poller.are_all_runs_over:
             return True
-        views = self.watch.views
+        views = self.poller.views
         left = [view.record.index for view in views if view.state is not RunState.completed]
         if not left or read_launch_history(self.launch).auto_resume_job is None:
             return False
@@ -166,11 +172,11 @@ class _Live:
         if self.auto_resume_at is not None and now - self.auto_resume_at < POLL_BACKOFF.first:
             return True
         self.auto_resume_at = now
-        seen = launch_view(self.launch, self.context, indices=left[:1], freshness=Freshness())
+        seen = build_launch_view(self.launch, self.context, indices=left[:1], freshness=Freshness())
         waits = seen.auto_resume is not None or seen.scheduler is Scheduler.unreachable
-        return waits or self.watched.events_mark != self.watched.mark
+        return waits or self.watched.current_events_files_stat != self.watched.mark
 
-    def listed(self, rows: Sequence[RunRow], room: int) -> Listed:
+    def select_page_rows(self, rows: Sequence[RunRow], room: int) -> Listed:
         """Return a page of the runs to show by name: those in the wanted states, else running."""
         wanted, key = self.look.wanted, self.look.key
         states = wanted.states or {RunState.running}
@@ -184,72 +190,72 @@ class _Live:
         return Listed(rows=some[first : first + room], first=first, total=len(some))
 
     @property
-    def _indices(self) -> Sequence[int] | None:
+    def _indices_with_wanted_overrides(self) -> Sequence[int] | None:
         """The runs with the wanted overrides: unlike states, these do not change."""
         wanted = Filter(overrides=self.look.wanted.overrides)
         every = range(len(self.launch.runs)) if self.look.indices is None else self.look.indices
         heads = [self.launch.runs[index] for index in every]
-        return [head.index for head in heads if wanted.takes(RunState.pending, head.overrides)]
+        return [head.index for head in heads if wanted.matches_run(RunState.pending, head.overrides)]
 
 
 @contextmanager
-def _display(live: _Live) -> Iterator[Callable[[], None]]:
+def _open_display(live: _Live) -> Iterator[Callable[[], None]]:
     context = live.context
-    if live.look.as_json or not context.terminal:
+    if live.look.as_json or not context.has_terminal:
         said: tuple[object, ...] = ()
 
         def say() -> None:
             """Print a line if anything has changed."""
             nonlocal said
-            progress = live.watched.progress(live.watched.rows)
+            progress = live.watched.estimate_progress(live.watched.run_rows)
             if (progress.states, progress.satellites) == said:
                 return
             said = (progress.states, progress.satellites)
             if live.look.as_json:
-                context.say(context.json_line(live_object(live.launch.id, progress)))
+                context.say(context.json_line(progress_to_json(live.launch.id, progress)))
             else:
-                context.say(live_line(progress))
+                context.say(format_progress_line(progress))
 
         yield say
         return
-    from hpckit.cli.terminal.screen import live_screen  # noqa: PLC0415  # it imports rich
+    from hpckit.cli.terminal.screen import open_live_screen  # noqa: PLC0415  # it imports rich
 
-    head = launch_head(live.launch)
+    head = build_launch_head(live.launch)
 
     def show() -> None:
-        rows = live.watched.rows
-        progress = live.watched.progress(rows)
+        rows = live.watched.run_rows
+        progress = live.watched.estimate_progress(rows)
         taken = len(set(progress.states)) + len(progress.failures) + bool(progress.satellites)
         room = max(screen.height - taken - _SHOWN, 1)
-        shown = live.listed(rows, min(room, _SHOWN))
-        screen.show(live_page(head, progress, shown))
+        shown = live.select_page_rows(rows, min(room, _SHOWN))
+        screen.show(render_live_page(head, progress, shown))
 
-    with live_screen(context.stdout, stays=not live.look.until_over) as screen:
+    with open_live_screen(context.stdout, stays=not live.look.until_over) as screen:
         yield show
 
 
 @contextmanager
-def _keys(context: Context) -> Iterator[_Wait]:
+def _open_key_reader(context: Context) -> Iterator[_Wait]:
     """Give what waits for a key; without a user at the terminal it only sleeps."""
-    there = context.terminal and sys.stdin is not None and sys.stdin.isatty()
+    there = context.has_terminal and sys.stdin is not None and sys.stdin.isatty()
     # In the background (a shell's `&`) a process that touches the terminal is stopped.
     if not there or os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
-        yield partial(_sleep, context)
+        yield partial(_sleep_without_keys, context)
         return
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
     tty.setcbreak(terminal)
     try:
-        yield partial(_hear, terminal)
+        yield partial(_read_key, terminal)
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
-def _sleep(context: Context, seconds: float) -> str:
+def _sleep_without_keys(context: Context, seconds: float) -> str:
     context.sleep(seconds)
     return ""
 
 
-def _hear(terminal: int, seconds: float) -> str:
+def _read_key(terminal: int, seconds: float) -> str:
     ready, _, _ = select.select([terminal], [], [], seconds)
     return os.read(terminal, _SEQUENCE_BYTES).decode(errors="replace") if ready else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.record.logs import LogFile, LogTail
-from hpckit.report.escape import escaped
+from hpckit.report.escape import escape_controls
 from hpckit.values import dataclass, field
 
 
@@ -28,15 +28,15 @@ class LogPrinter:
     most: int | None = None
     tails: dict[Path, LogTail] = field(default_factory=dict)
 
-    def print(self, logs: Sequence[LogFile], *, last: bool = False) -> None:
+    def print_new_lines(self, logs: Sequence[LogFile], *, last: bool = False) -> None:
         """Print the new lines; `last`: no more lines are expected after these."""
         for log in logs:
             most = None if log.path in self.tails else self.most
             if log.path not in self.tails:
                 self.tails[log.path] = LogTail(log.path)
-                self.context.note(self.run + _title(log))
+                self.context.note(self.run + _format_log_title(log))
             tail = self.tails[log.path]
-            new = chain(tail.lines(), tail.rest() if last else ())
+            new = chain(tail.read_new_lines(), tail.read_unfinished_line() if last else ())
             for line in new if most is None else deque(new, most):
                 self._print_line(log, line, prefixed=len(logs) > 1)
         self.context.stdout.flush()
@@ -50,10 +50,10 @@ class LogPrinter:
             line = f"{who}| {line}"
         # Output of the user's own program is passed on unchanged: progress bars and colours work.
         own = self.own or self.as_json
-        self.context.stdout.write(self.run + (line if own else escaped(line)) + "\n")
+        self.context.stdout.write(self.run + (line if own else escape_controls(line)) + "\n")
 
 
-def _title(log: LogFile) -> str:
+def _format_log_title(log: LogFile) -> str:
     who = f"rank {log.rank}" if log.rank is not None else str(log.kind)
     place = [
         "" if log.attempt is None else f"attempt {log.attempt}",

@@ -20,7 +20,7 @@ _REDRAWN = timedelta(seconds=0.1)
 
 
 @contextmanager
-def progress_bar(what: str, context: Context) -> Iterator[Tell]:
+def show_progress_bar(what: str, context: Context) -> Iterator[Tell]:
     """Give a callback for the progress of `what`, drawn on standard error after one second."""
     began = drawn = context.now()
     bar: Progress | None = None
@@ -32,7 +32,7 @@ def progress_bar(what: str, context: Context) -> Iterator[Tell]:
             return
         drawn = now
         if bar is None:
-            bar = _new(context)
+            bar = _build_progress_bar(context)
             bar.add_task(what, total=total)
             bar.start()
         bar.update(bar.task_ids[0], completed=done, total=total, refresh=True)
@@ -44,7 +44,7 @@ def progress_bar(what: str, context: Context) -> Iterator[Tell]:
             bar.stop()
 
 
-def _new(context: Context) -> Progress:
+def _build_progress_bar(context: Context) -> Progress:
     # Imported here: most launches take less time than this import.
     from rich import console, progress  # noqa: PLC0415
 

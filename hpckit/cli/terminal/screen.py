@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from hpckit.report.drawing import drawn, is_verbatim, parts
+from hpckit.report.drawing import render_page_for_rich, should_keep_line_whole, split_page_parts
 from hpckit.report.text import Page
 
 
@@ -23,20 +23,20 @@ def draw_page(page: Page, stdout: TextIO, may_page: Callable[[int], bool]) -> No
     if may_page(console.height):
         # Without colours: how a pager shows them depends on its options.
         with console.pager(styles=False):
-            _print(page, console)
+            _print_page(page, console)
     else:
-        _print(page, console)
+        _print_page(page, console)
 
 
-def _print(page: Page, console: Console) -> None:
-    for part in parts(page):
-        verbatim = isinstance(part, Text) and is_verbatim(part, console.width)
+def _print_page(page: Page, console: Console) -> None:
+    for part in split_page_parts(page):
+        verbatim = isinstance(part, Text) and should_keep_line_whole(part, console.width)
         # The terminal itself wraps a path that is too long, so that it can be copied in one piece.
         console.print(part, soft_wrap=verbatim)
 
 
 @contextmanager
-def live_screen(stdout: TextIO, *, stays: bool = True) -> Iterator[LiveScreen]:
+def open_live_screen(stdout: TextIO, *, stays: bool = True) -> Iterator[LiveScreen]:
     """Give a screen that shows one page after another; the last one `stays`, or vanishes."""
     console = Console(file=stdout, highlight=False)
     with Live(console=console, auto_refresh=False, transient=not stays) as live:
@@ -56,4 +56,4 @@ class LiveScreen:
 
     def show(self, page: Page) -> None:
         """Draw a page in place of the previous one."""
-        self._live.update(drawn(page), refresh=True)
+        self._live.update(render_page_for_rich(page), refresh=True)

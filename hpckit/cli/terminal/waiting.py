@@ -9,28 +9,28 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
-from hpckit.cli.terminal.live_status import Look, follow
+from hpckit.cli.terminal.live_status import Look, show_status_until_over
 from hpckit.cli.terminal.log_printer import LogPrinter
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import HpckitError
-from hpckit.model.counted import steps_text
+from hpckit.model.counted import format_step_of_total
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.operations.checkpoints import with_resume_steps
-from hpckit.operations.next_step import only_a_view
-from hpckit.operations.notices.unsent import say_unsent
+from hpckit.operations.checkpoints import add_resume_step_or_refusal
+from hpckit.operations.next_step import say_runs_continue_on_ctrl_c
+from hpckit.operations.notices.unsent import report_unsent_notices
 from hpckit.record.launches import Launch
-from hpckit.record.logs import LogFile, other_logs, rank_logs
-from hpckit.report.diagnosis import held_back_lines
-from hpckit.report.pending import say_lasting
-from hpckit.report.rows import RunRow, run_row
-from hpckit.report.selection import common_words, override_cells
-from hpckit.report.text import count_line, status_page
+from hpckit.record.logs import LogFile, find_logs_without_rank_logs, find_rank_logs
+from hpckit.report.diagnosis import describe_time_losses_by_kind
+from hpckit.report.pending import warn_once_about_stuck_jobs
+from hpckit.report.rows import RunRow, build_run_row
+from hpckit.report.selection import find_common_overrides, format_override_cells
+from hpckit.report.text import format_run_counts, render_status_page
 from hpckit.values import dataclass, field, replace
-from hpckit.views.accounts import accounts
-from hpckit.views.diagnosis import findings
-from hpckit.views.launch_view import launch_head
+from hpckit.views.accounts import compute_goodput_by_run
+from hpckit.views.diagnosis import diagnose_runs
+from hpckit.views.launch_view import build_launch_head
 from hpckit.views.poller import POLL_BACKOFF, Poller
 
 _RECORD_S = 0.5
@@ -54,52 +54,52 @@ class Waiting:
     follow: bool = False
 
 
-def wait(launch: Launch, context: Context, how: Waiting) -> int:
+def wait_for_launch(launch: Launch, context: Context, how: Waiting) -> int:
     """Wait until nothing more will happen; returns 0 if every run completed, else 1.
 
     Says at the end which notices could not be sent. Ctrl-C ends the wait and raises LeftView, after
     a message; the runs continue.
     """
-    if context.terminal and not how.quiet and not how.follow:
+    if context.has_terminal and not how.quiet and not how.follow:
         look = Look(indices=how.indices, interval_s=_RECORD_S, rhythm=POLL_BACKOFF, until_over=True)
-        views = follow(launch, look, context)  # as `status --watch`
+        views = show_status_until_over(launch, look, context)  # as `status --watch`
     else:
         poller = Poller(launch=launch, context=context, indices=how.indices)
-        with only_a_view(launch, context), _display(poller, how) as show:
+        with say_runs_continue_on_ctrl_c(launch, context), _choose_display(poller, how) as show:
             while True:
                 began = context.now()
-                poller.look()
+                poller.poll_once()
                 show()
-                if poller.over:
+                if poller.are_all_runs_over:
                     break
                 spent = (context.now() - began).total_seconds()
                 context.sleep(max(_RECORD_S, spent * _SHARE))
         views = poller.views
-    rows = [run_row(view) for view in views]
+    rows = [build_run_row(view) for view in views]
     if how.follow and len(rows) > 1:
-        context.note(count_line([row.state for row in rows]))
+        context.note(format_run_counts([row.state for row in rows]))
     elif not how.quiet and not how.follow:
-        ended = with_resume_steps(launch, rows, steps=len(rows) <= _JUDGED)
-        page = status_page(launch_head(launch), ended, context.now(), brief=True)
+        ended = add_resume_step_or_refusal(launch, rows, steps=len(rows) <= _JUDGED)
+        page = render_status_page(build_launch_head(launch), ended, context.now(), brief=True)
         if len(ended) == 1:
             page = [*page, *(f"warning: {warning}" for warning in ended[0].warnings)]
         show_page(page, context)
-    say_unsent(launch, views, context)
+    report_unsent_notices(launch, views, context)
     if not how.quiet:
         say = context.note if how.follow else context.say
-        for line in held_back_lines(_judged(launch, views, rows, context)):
+        for line in describe_time_losses_by_kind(_add_diagnosis_to_rows(launch, views, rows, context)):
             say(line)
     return int(any(view.state is not RunState.completed for view in views))
 
 
-def _judged(
+def _add_diagnosis_to_rows(
     launch: Launch, views: Sequence[RunView], rows: Sequence[RunRow], context: Context
 ) -> Sequence[RunRow]:
     """Return the rows with what is found of each; none of many runs, as it reads all attempts."""
     if len(rows) > _JUDGED:
         return ()
     try:
-        known = findings(launch, views, accounts(launch, views, context.now()))
+        known = diagnose_runs(launch, views, compute_goodput_by_run(launch, views, context.now()))
     except HpckitError as error:  # how the runs ended is known, and is what counts
         context.note(f"warning: what held the runs back is not known: {error.message}")
         return ()
@@ -107,13 +107,13 @@ def _judged(
 
 
 @contextmanager
-def _display(watch: Poller, how: Waiting) -> Iterator[Callable[[], None]]:
+def _choose_display(watch: Poller, how: Waiting) -> Iterator[Callable[[], None]]:
     if how.quiet:
         yield lambda: None
     elif how.follow:
-        yield _Output(watch=watch, lines=_Lines(watch=watch, say=watch.context.note)).show
+        yield _Output(watch=watch, lines=_Lines(watch=watch, say=watch.context.note)).show_changes
     else:
-        yield _Lines(watch=watch, say=watch.context.say).show
+        yield _Lines(watch=watch, say=watch.context.say).show_changes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,30 +130,30 @@ class _Lines:
 
     def __post_init__(self) -> None:
         launch = self.watch.launch
-        self.common = common_words((run.overrides for run in launch.runs), launch.swept)
+        self.common = find_common_overrides((run.overrides for run in launch.runs), launch.swept)
 
-    def show(self) -> None:
-        rows = [run_row(view) for view in self.watch.views]
+    def show_changes(self) -> None:
+        rows = [build_run_row(view) for view in self.watch.views]
         for row in rows:
-            self.tell(row)
-        say_lasting(self.watch.views, self.noted, self.say)
-        if not self.watch.over:
-            self._remark(rows)
+            self.print_changed_state(row)
+        warn_once_about_stuck_jobs(self.watch.views, self.noted, self.say)
+        if not self.watch.are_all_runs_over:
+            self._print_summary_if_due(rows)
 
-    def tell(self, row: RunRow) -> None:
+    def print_changed_state(self, row: RunRow) -> None:
         """Print the state of a run if it has changed."""
         if self.states.get(row.index) is not row.state:
             self.states[row.index] = row.state
-            self.say(_line(row, self.common))
+            self.say(_format_run_state(row, self.common))
             self.said_at = self.watch.context.now()
 
-    def _remark(self, rows: list[RunRow]) -> None:
+    def _print_summary_if_due(self, rows: list[RunRow]) -> None:
         now = self.watch.context.now()
         steps = [row.step for row in rows if row.state is RunState.running and row.step is not None]
-        text = count_line([row.state for row in rows])
+        text = format_run_counts([row.state for row in rows])
         if steps:
-            last = f" to {steps_text(max(steps))}" if max(steps) > min(steps) else ""
-            text += f", step {steps_text(min(steps))}{last}"
+            last = f" to {format_step_of_total(max(steps))}" if max(steps) > min(steps) else ""
+            text += f", step {format_step_of_total(min(steps))}{last}"
         if text != self.said and self.said_at is not None and now - self.said_at >= _REMARK:
             self.said, self.said_at = text, now
             self.say(text)
@@ -168,40 +168,44 @@ class _Output:
     printers: dict[int, LogPrinter] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
 
-    def show(self) -> None:
+    def show_changes(self) -> None:
         """Show the start of a run before its lines, and its end after them."""
-        say_lasting(self.watch.views, self.lines.noted, self.lines.say)
+        warn_once_about_stuck_jobs(self.watch.views, self.lines.noted, self.lines.say)
         context, several = self.watch.context, len(self.watch.known) > 1
         for view in self.watch.views:
-            index, row = view.record.index, run_row(view)
+            index, row = view.record.index, build_run_row(view)
             if index in self.ended:
                 continue
             last = index in self.watch.settled
             if not last:
-                self.lines.tell(row)
+                self.lines.print_changed_state(row)
             run = f".{index}| " if several else ""
             new = LogPrinter(context=context, as_json=False, own=True, run=run)
             printer = self.printers.setdefault(index, new)
-            printer.print(_logs(self.watch.launch, view), last=last)
+            printer.print_new_lines(_choose_shown_logs(self.watch.launch, view), last=last)
             if last:
-                self.lines.tell(row)
+                self.lines.print_changed_state(row)
                 self.ended.add(index)
 
 
-def _logs(launch: Launch, view: RunView) -> Sequence[LogFile]:
+def _choose_shown_logs(launch: Launch, view: RunView) -> Sequence[LogFile]:
     """Return the log of the run's first rank; if it has none and failed, the logs that say why.
 
     Output of the local executor concerns all runs, and is not that of one run.
     """
     index = view.record.index
-    ranks = rank_logs(launch, index)
+    ranks = find_rank_logs(launch, index)
     if ranks:
         return [ranks[min(ranks)]]
-    return other_logs(launch, index, job=view.record.job) if view.state is RunState.failed else ()
+    return (
+        find_logs_without_rank_logs(launch, index, job=view.record.job)
+        if view.state is RunState.failed
+        else ()
+    )
 
 
-def _line(row: RunRow, common: frozenset[str]) -> str:
-    point = "".join(f"  {words}" for words in override_cells([row.overrides], common) if words)
+def _format_run_state(row: RunRow, common: frozenset[str]) -> str:
+    point = "".join(f"  {words}" for words in format_override_cells([row.overrides], common) if words)
     job = f"  job {row.job}" if row.job else ""
     nodes = f"  on {','.join(row.nodes)}" if row.nodes else ""
     return f"{row.run}  {row.state}{point}{job}{nodes}"

@@ -6,49 +6,44 @@ own operations, as tests/runtime/parallel/test_memory.py measures them.
 
 from __future__ import annotations
 
-from hpckit.features.capacity.model_setup import (
-    AttentionKind,
-    LossKind,
-    Recomputation,
-    TrainingSetup,
-)
+from hpckit.features.capacity.model_setup import AttentionKind, LossKind, Recomputation, TrainingSetup
 from hpckit.model.parallel.settings import SCHEDULES
 
 _WIDE = 4
 """Bytes of a number in 32 bits."""
 
 
-def kept_bytes(setup: TrainingSetup) -> float:
+def count_kept_activation_bytes(setup: TrainingSetup) -> float:
     """Return the bytes that a layer keeps for the backward pass, of one micro batch.
 
     A plain GPT in 16 bits keeps sbh(34 + 5as/h), as in its Table 2.
     """
-    return layer_bytes(setup, setup.recompute)
+    return count_layer_activation_bytes(setup, setup.recompute)
 
 
-def hidden_bytes(setup: TrainingSetup) -> float:
+def count_hidden_state_bytes(setup: TrainingSetup) -> float:
     """Return the bytes of the hidden states of a micro batch that a rank of a tensor group has."""
     whole = setup.layout.tensor if setup.sequence_parallel else 1
-    return setup.tokens * setup.number_bytes * setup.shape.hidden / whole
+    return setup.micro_batch_tokens_per_rank * setup.bytes_per_number * setup.shape.hidden / whole
 
 
-def column_input_bytes(setup: TrainingSetup) -> float:
+def count_column_parallel_input_bytes(setup: TrainingSetup) -> float:
     """Return the bytes of hidden states that layers in columns keep of an input: a rank's part.
 
     What is compiled, or computed again, keeps all of it (`runtime.parallel.tensor_parallel`); but a
     setup that interleaves more groups of layers than hpckit can is Megatron-LM's, which does not.
     """
-    if gathers_again(setup) or setup.stages_per_rank > max(SCHEDULES.values()):
-        return hidden_bytes(setup)
-    return setup.tokens * setup.number_bytes * setup.shape.hidden
+    if backward_regathers_inputs(setup) or setup.stages_per_rank > max(SCHEDULES.values()):
+        return count_hidden_state_bytes(setup)
+    return setup.micro_batch_tokens_per_rank * setup.bytes_per_number * setup.shape.hidden
 
 
-def gathers_again(setup: TrainingSetup) -> bool:
-    """Return whether the backward pass gathers the inputs of layers in columns anew."""
+def backward_regathers_inputs(setup: TrainingSetup) -> bool:
+    """Return whether the backward pass gathers the inputs of layers in columns again."""
     return setup.sequence_parallel and not setup.fused and setup.recompute is Recomputation.none
 
 
-def norm_copies(setup: TrainingSetup) -> float:
+def count_copies_kept_by_norm(setup: TrainingSetup) -> float:
     """Return what a norm keeps beside its input and its result, in parts of its input.
 
     A norm without a shift is several operations unless it is compiled: it keeps what it scales,
@@ -56,18 +51,18 @@ def norm_copies(setup: TrainingSetup) -> float:
     """
     if setup.fused or setup.shape.biases:
         return 0.0
-    return 1.0 if setup.number_bytes == _WIDE else 1 + _WIDE / setup.number_bytes
+    return 1.0 if setup.bytes_per_number == _WIDE else 1 + _WIDE / setup.bytes_per_number
 
 
-def layer_bytes(setup: TrainingSetup, recompute: Recomputation) -> float:
+def count_layer_activation_bytes(setup: TrainingSetup, recompute: Recomputation) -> float:
     """Return what a layer keeps of one micro batch, in bytes, if this is computed again."""
-    shape, size, ranks = setup.shape, setup.number_bytes, setup.layout.tensor
+    shape, size, ranks = setup.shape, setup.bytes_per_number, setup.layout.tensor
     if recompute is Recomputation.full:
-        return hidden_bytes(setup)
+        return count_hidden_state_bytes(setup)
     if recompute is Recomputation.selective and setup.attention is AttentionKind.flash:
-        return setup.tokens * size * _products(setup)
-    cut = 2 + 2 * norm_copies(setup) + (2 / size if shape.dropout else 0)
-    inputs = cut * hidden_bytes(setup) + 2 * column_input_bytes(setup)
+        return setup.micro_batch_tokens_per_rank * size * _count_kept_elements_per_token(setup)
+    cut = 2 + 2 * count_copies_kept_by_norm(setup) + (2 / size if shape.dropout else 0)
+    inputs = cut * count_hidden_state_bytes(setup) + 2 * count_column_parallel_input_bytes(setup)
     attention = size * (2 * shape.query_width + 2 * shape.kv_width)
     results = shape.ffn_matrices if setup.fused else 2 * (shape.ffn_matrices - 1)
     grown = size * results * shape.ffn_width * shape.active_experts
@@ -75,22 +70,24 @@ def layer_bytes(setup: TrainingSetup, recompute: Recomputation) -> float:
     if setup.attention is AttentionKind.eager:
         kept = 2 * size + (1 if shape.dropout else 0)
         scores = shape.heads * setup.sequence * kept if recompute is Recomputation.none else 0.0
-    return inputs + setup.tokens * (attention + grown + scores) / ranks
+    return inputs + setup.micro_batch_tokens_per_rank * (attention + grown + scores) / ranks
 
 
-def _widened(setup: TrainingSetup) -> float:
+def _count_ffn_elements(setup: TrainingSetup) -> float:
     """Return the elements per token of what the matrices that widen make, on a rank."""
     shape = setup.shape
     wide = (shape.ffn_matrices - 1) * shape.ffn_width * shape.active_experts
     return wide / setup.layout.tensor
 
 
-def passing_bytes(setup: TrainingSetup) -> float:
+def count_backward_working_bytes(setup: TrainingSetup) -> float:
     """Return what a layer's backward pass has beside what was kept: its widest gradients."""
-    return hidden_bytes(setup) + setup.tokens * setup.number_bytes * _widened(setup)
+    return count_hidden_state_bytes(
+        setup
+    ) + setup.micro_batch_tokens_per_rank * setup.bytes_per_number * _count_ffn_elements(setup)
 
 
-def _products(setup: TrainingSetup) -> float:
+def _count_kept_elements_per_token(setup: TrainingSetup) -> float:
     """Return the elements per token of a layer's input and of the results of its products.
 
     The last product's result is counted: it becomes part of the next layer's input.
@@ -98,15 +95,15 @@ def _products(setup: TrainingSetup) -> float:
     shape, cut = setup.shape, setup.layout.tensor
     whole = cut if setup.sequence_parallel else 1
     heads = shape.query_width + 2 * shape.kv_width
-    return 3 * shape.hidden / whole + heads / cut + _widened(setup)
+    return 3 * shape.hidden / whole + heads / cut + _count_ffn_elements(setup)
 
 
-def count_scores(setup: TrainingSetup) -> float:
+def count_logits(setup: TrainingSetup) -> float:
     """Return how many scores of words a rank computes for a micro batch."""
-    return setup.tokens * setup.shape.vocab / setup.layout.tensor
+    return setup.micro_batch_tokens_per_rank * setup.shape.vocab / setup.layout.tensor
 
 
-def logit_bytes(setup: TrainingSetup) -> float:
+def count_peak_logit_bytes(setup: TrainingSetup) -> float:
     """Return the most bytes of the scores of all words, and of what the loss makes of them.
 
     Plain cross entropy has its result and the gradients of that and of the scores, all in 32 bits;
@@ -114,7 +111,7 @@ def logit_bytes(setup: TrainingSetup) -> float:
     that is cut over ranks it has them and their gradient, in 32 bits. Others get all scores on each
     rank: compiled they have them, their gradient, and one in 32 bits.
     """
-    size, scores = setup.number_bytes, count_scores(setup)
+    size, scores = setup.bytes_per_number, count_logits(setup)
     wide = size + (0 if size == _WIDE else _WIDE)
     match setup.loss_kind:
         case LossKind.plain if setup.layout.tensor > 1:

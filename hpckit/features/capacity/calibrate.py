@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from hpckit.errors import ConfigError, UsageError
-from hpckit.features.capacity.gpus import gpu_called
-from hpckit.features.capacity.memory import plan_memory
+from hpckit.features.capacity.gpus import find_gpu_by_driver_name
+from hpckit.features.capacity.memory import estimate_peak_memory
 from hpckit.features.capacity.model_plan import Calibration, MeasuredRun
 from hpckit.features.capacity.model_setup import NumberType, TrainingSetup
 from hpckit.features.capacity.overrides import RECOMPUTE
-from hpckit.features.capacity.request import CapacityRequest, setup_of
-from hpckit.features.capacity.step_time import predict_step, shortest_step
+from hpckit.features.capacity.request import CapacityRequest, build_training_setup
+from hpckit.features.capacity.step_time import estimate_shortest_step, predict_step_time
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import Precision
-from hpckit.planning.diagnosis.evidence import RunEvidence, judged_ranks
+from hpckit.planning.diagnosis.evidence import RunEvidence, list_ranks_with_enough_steps
 from hpckit.planning.diagnosis.thresholds import DEFAULT
-from hpckit.planning.diagnosis.usage import gpu_uses, rank_steps, samples_per_step
-from hpckit.record.launches import Launch, load_settings, read_runs
+from hpckit.planning.diagnosis.usage import list_step_reports_of_ranks, samples_per_step, summarize_gpu_use
+from hpckit.record.launches import Launch, load_run_settings, read_run_records
 from hpckit.values import replace
-from hpckit.views.telemetry import run_usage
+from hpckit.views.telemetry import read_resource_usage_of_run
 
 _SAME_MODEL = 0.05
 """How far numbers of parameters of one model may be apart: heads, ties and biases differ."""
 
 
-def like_run(request: CapacityRequest, run: MeasuredRun, *, gpus: int | None) -> CapacityRequest:
+def fill_request_from_run(request: CapacityRequest, run: MeasuredRun, *, gpus: int | None) -> CapacityRequest:
     """Return a request that takes from a run what it does not say itself.
 
     Without `gpus` and `parallel` these are the run's; a layout of its own needs `gpus`.
@@ -32,29 +32,29 @@ def like_run(request: CapacityRequest, run: MeasuredRun, *, gpus: int | None) ->
     return replace(
         request,
         gpus=gpus or run.layout.world_size,
-        parallel=_words(run.layout) if same else request.parallel,
+        parallel=_layout_to_parallel_words(run.layout) if same else request.parallel,
         global_batch=request.global_batch or (run.batch if same else None),
-        micro_batch=request.micro_batch or (_micro_batch(run) if same else None),
+        micro_batch=request.micro_batch or (_infer_micro_batch(run) if same else None),
         precision=request.precision or run.precision,
         recompute=request.recompute or run.recompute,
     )
 
 
-def calibrate(request: CapacityRequest, run: MeasuredRun) -> Calibration:
+def compare_predictions_with_run(request: CapacityRequest, run: MeasuredRun) -> Calibration:
     """Return how far predictions for a run are off.
 
     `request` describes the model and its sequences, and the GPU if the run's name of it is not
     known. Raises ConfigError if these cannot be those of the run.
     """
-    setup = _setup(request, run)
-    shortest = shortest_step(setup)
+    setup = _build_setup_of_run(request, run)
+    shortest = estimate_shortest_step(setup)
     if run.step_s < shortest:
         raise ConfigError(
             f"{run.name} took {run.step_s:.3g} s a step, and {setup.gpus} x {setup.gpu.name} need "
             f"{shortest:.3g} s for what --model, --sequence and --global-batch say",
             hint="describe the model and the batch that the run had",
         )
-    memory = plan_memory(setup)
+    memory = estimate_peak_memory(setup)
     working = memory.expected - memory.states - memory.context
     measured = None if run.memory_bytes is None else run.memory_bytes - memory.states
     measured = None if measured is None else measured - memory.context
@@ -62,31 +62,30 @@ def calibrate(request: CapacityRequest, run: MeasuredRun) -> Calibration:
     return Calibration(
         run=run.name,
         step_s=run.step_s,
-        predicted_step_s=predict_step(setup).total,
+        predicted_step_s=predict_step_time(setup).total,
         memory_bytes=run.memory_bytes,
         predicted_memory_bytes=memory.expected,
         memory_ratio=measured / working if known and measured is not None else None,
     )
 
 
-def _setup(request: CapacityRequest, run: MeasuredRun) -> TrainingSetup:
+def _build_setup_of_run(request: CapacityRequest, run: MeasuredRun) -> TrainingSetup:
     batch = run.batch or request.global_batch
     if batch is None:
         raise ConfigError(
             f"{run.name} does not say how many samples its steps had",
-            hint="give --global-batch, or tell it with run.steps(…, samples_per_step=N) or "
-            "run.batches",
+            hint="give --global-batch, or tell it with run.steps(…, samples_per_step=N) or run.batches",
         )
-    asked, called = request.gpu, gpu_called(run.gpu)
-    setup = setup_of(
+    asked, called = request.gpu, find_gpu_by_driver_name(run.gpu)
+    setup = build_training_setup(
         replace(
             request,
             # As asked for if the driver's name fits that, as a site's own GPU may.
             gpu=asked if called is None or called.name in (asked.name, asked.like) else called,
             gpus=run.layout.world_size,
-            parallel=_words(run.layout),
+            parallel=_layout_to_parallel_words(run.layout),
             global_batch=batch,
-            micro_batch=_micro_batch(replace(run, batch=batch)),
+            micro_batch=_infer_micro_batch(replace(run, batch=batch)),
             precision=run.precision,
             recompute=run.recompute,
             step_s=None,
@@ -102,11 +101,11 @@ def _setup(request: CapacityRequest, run: MeasuredRun) -> TrainingSetup:
     return setup
 
 
-def _words(layout: Layout) -> tuple[str, ...]:
+def _layout_to_parallel_words(layout: Layout) -> tuple[str, ...]:
     return tuple(f"{axis.value}={size}" for axis, size in layout.sizes.items() if size > 1)
 
 
-def _micro_batch(run: MeasuredRun) -> int | None:
+def _infer_micro_batch(run: MeasuredRun) -> int | None:
     """Return how many sequences a GPU computed at once; None if they were not whole ones."""
     parts = run.layout.data_size * run.microbatches
     return None if run.batch is None or run.batch % parts else run.batch // parts
@@ -115,29 +114,33 @@ def _micro_batch(run: MeasuredRun) -> int | None:
 _RECOMPUTED = {launched: planned for planned, launched in RECOMPUTE.items()}
 
 
-def measured_run(launch: Launch, index: int) -> MeasuredRun:
+def read_measured_run(launch: Launch, index: int) -> MeasuredRun:
     """Return what a run did on its GPUs; raises UsageError if too little was measured."""
-    name, usages = f"{launch.id}.{index}", run_usage(launch, index).nodes
-    every = rank_steps(usages)
+    name, usages = f"{launch.id}.{index}", read_resource_usage_of_run(launch, index).nodes
+    every = list_step_reports_of_ranks(usages)
     ranks = [
-        rank for rank in judged_ranks(RunEvidence(ranks=every), DEFAULT) if rank.gpu is not None
+        rank
+        for rank in list_ranks_with_enough_steps(RunEvidence(ranks=every), DEFAULT)
+        if rank.gpu is not None
     ]
     if not ranks:
         whose = "its ranks" if every else "it"
         raise UsageError(
-            f"{name} cannot calibrate a plan: of {whose} no steps"
-            f"{' on GPUs' if every else ''} were measured",
-            hint=f"it takes a run on GPUs with {DEFAULT.steps} steps or more in "
+            f"{name} cannot calibrate a plan: no steps of {whose}{' on GPUs' if every else ''} were measured",
+            hint=f"use a run on GPUs with {DEFAULT.steps} steps or more in "
             f"{DEFAULT.steps_s:g} s, and the config group observe not off",
         )
-    gpus, devices = gpu_uses(usages), {one.uuid: one for use in usages for one in use.devices}
+    gpus, devices = (
+        summarize_gpu_use(usages),
+        {device.uuid: device for use in usages for device in use.devices},
+    )
     used = {rank.gpu for rank in ranks}
     peaks = [gpu.memory_peak_bytes for gpu in gpus if gpu.uuid in used]
     known = [peak for peak in peaks if peak is not None]
     names = sorted({devices[uuid].name for uuid in used if uuid in devices})
     samples = samples_per_step(ranks)
-    parallel = load_settings(launch, index)[0].parallel
-    reported = read_runs(launch, (index,))[0].layout
+    parallel = load_run_settings(launch, index)[0].parallel
+    reported = read_run_records(launch, (index,))[0].layout
     spent = sum(rank.seconds - (rank.checkpoint_s or 0.0) for rank in ranks)
     return MeasuredRun(
         name=name,

@@ -48,12 +48,12 @@ class Calibration:
         """How many times as long as predicted a step took."""
         return self.step_s / self.predicted_step_s
 
-    def time(self, predicted: StepTime) -> StepTime:
+    def correct_step_time(self, predicted: StepTime) -> StepTime:
         """Return a predicted time as the run makes one expect it."""
         parts = field_names(predicted)
         return StepTime(**{name: self.step_ratio * getattr(predicted, name) for name in parts})
 
-    def memory(self, predicted: MemoryParts) -> MemoryParts:
+    def correct_memory(self, predicted: MemoryParts) -> MemoryParts:
         """Return predicted memory as the run makes one expect it."""
         ratio = 1.0 if self.memory_ratio is None else self.memory_ratio
         rest = ("activations", "logits", "buffers", "fragmentation")
@@ -79,14 +79,14 @@ class MemoryParts:
     fragmentation: float = 0.0
 
     @property
-    def tensors(self) -> float:
+    def tensor_bytes(self) -> float:
         """The bytes of all tensors: what is no CUDA context and no gap between them."""
         return self.states + self.activations + self.logits + self.buffers
 
     @property
     def expected(self) -> float:
         """The sum."""
-        return self.tensors + self.context + self.fragmentation
+        return self.tensor_bytes + self.context + self.fragmentation
 
     @property
     def states(self) -> float:
@@ -96,11 +96,7 @@ class MemoryParts:
     @property
     def low(self) -> float:
         """What it takes if nothing is kept that need not be."""
-        return (
-            self.states
-            + _ACTIVATIONS_LOW * (self.activations + self.logits)
-            + _CONTEXT_LOW * self.context
-        )
+        return self.states + _ACTIVATIONS_LOW * (self.activations + self.logits) + _CONTEXT_LOW * self.context
 
     @property
     def high(self) -> float:
@@ -224,8 +220,8 @@ class CapacityPlan:
     `unknown` says then what would be needed. `layout` is that of a model that was counted.
     `calibration` is what predictions follow, besides the formulas; `experience` how long published
     runs took where a step is predicted without one. `moment` is the name of that in a step which
-    needs the memory. `defaults` are the options that decide on batch and training, and that nobody
-    chose; `remarks` what else should be known of the plan.
+    needs the memory. `defaults` are the options of batch and training that the user did not
+    choose; `remarks` what else should be known of the plan.
     """
 
     gpu: GpuSpec
@@ -257,7 +253,7 @@ class CapacityPlan:
         return None if within and self.setup is None else within
 
     @property
-    def days_between(self) -> tuple[float, float] | None:
+    def training_days_range(self) -> tuple[float, float] | None:
         """Days of the training, if steps take as long as published ones at least and at most."""
         if self.bill is None or self.experience is None:
             return None

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from hpckit.errors import ConfigError
 from hpckit.features.capacity.model_transformer import TransformerShape
-from hpckit.model.counted import counted
+from hpckit.model.counted import format_count
 from hpckit.model.parallel.layout import Layout
 from hpckit.values import dataclass, field
 
@@ -47,7 +47,7 @@ class GpuSpec:
     node_source: str = ""
 
     @property
-    def node_gpus(self) -> int | None:
+    def gpus_per_node(self) -> int | None:
         """How many GPUs a node has; None where a fabric joins those of several nodes."""
         return self.per_node or (self.domain if self.domain <= _MOST_PER_NODE else None)
 
@@ -69,14 +69,14 @@ _MOST_CUT = 64
 """Larger sizes are not proposed."""
 
 
-def check_precision(precision: NumberType, gpu: GpuSpec) -> None:
+def check_precision_supported(precision: NumberType, gpu: GpuSpec) -> None:
     """Check that a GPU's tensor cores know this type of number; raises ConfigError.
 
     Example: a V100 does not know bf16.
     """
     if precision in (NumberType.bf16, NumberType.bf16_pure) and gpu.flops_bf16 is None:
         raise ConfigError(
-            f"{gpu.name} has no {precision}: its tensor cores do not know bfloat16",
+            f"{gpu.name} cannot use {precision}: its tensor cores have no bfloat16",
             hint="take --precision fp16 (with a scaled loss) or fp32, or another GPU",
         )
 
@@ -154,12 +154,12 @@ class TrainingSetup:
         for name in ("sequence", "micro_batch", "global_batch", "stages_per_rank"):
             if getattr(self, name) < 1:
                 raise ConfigError(
-                    f"{name}={getattr(self, name)} is no size",
+                    f"{name}={getattr(self, name)} is not a valid size",
                     hint=f"{name} takes a whole number of 1 or more",
                 )
-        check_precision(self.precision, self.gpu)
-        self._check_cut("tensor", self.shape.heads, "heads of the model")
-        self._check_cut("context", self.sequence, "tokens of a sequence")
+        check_precision_supported(self.precision, self.gpu)
+        self._check_axis_divides("tensor", self.shape.heads, "heads of the model")
+        self._check_axis_divides("context", self.sequence, "tokens of a sequence")
         chunks = self.layout.pipeline * self.stages_per_rank
         if chunks > self.shape.layers:
             raise ConfigError(
@@ -167,10 +167,10 @@ class TrainingSetup:
                 f"more than the {self.shape.layers} layers",
                 hint="choose fewer stages",
             )
-        if self.global_batch % self.rows_at_once:
-            raise self._batch_error()
+        if self.global_batch % self.concurrent_sequences_of_all_ranks:
+            raise self._build_uneven_batch_error()
 
-    def _check_cut(self, axis: str, whole: int, of: str) -> None:
+    def _check_axis_divides(self, axis: str, whole: int, of: str) -> None:
         size = getattr(self.layout, axis)
         if whole % size:
             sizes = [size for size in range(2, min(whole, _MOST_CUT) + 1) if whole % size == 0]
@@ -181,13 +181,13 @@ class TrainingSetup:
                 + (f", such as {' or '.join(map(str, sorted(near)))}" if near else ""),
             )
 
-    def _batch_error(self) -> ConfigError:
-        at_once, ranks = self.rows_at_once, self.layout.data_size
+    def _build_uneven_batch_error(self) -> ConfigError:
+        at_once, ranks = self.concurrent_sequences_of_all_ranks, self.layout.data_size
         more = at_once * (self.global_batch // at_once + 1)
         return ConfigError(
-            f"--global-batch {self.global_batch} cannot be shared out: it is no multiple of "
-            f"{at_once}, which {counted(ranks, 'data rank')} (replicate x shard) compute at once "
-            f"with --micro-batch {self.micro_batch}",
+            f"--global-batch {self.global_batch} cannot be shared out: it is not a multiple of "
+            f"{at_once}, which {format_count(ranks, 'data rank')} (replicate x shard) compute at "
+            f"once with --micro-batch {self.micro_batch}",
             hint=f"give a multiple of {at_once}, such as --global-batch {more}"
             + (", or fewer data ranks, such as --parallel tensor=2" if ranks > 1 else ""),
         )
@@ -198,26 +198,26 @@ class TrainingSetup:
         return self.loss or LossKind.plain
 
     @property
-    def rows_at_once(self) -> int:
+    def concurrent_sequences_of_all_ranks(self) -> int:
         """Sequences that all data ranks together compute at once."""
         return self.layout.data_size * self.micro_batch
 
     @property
     def microbatches(self) -> int:
         """How many batches a rank computes one after the other in a step."""
-        return self.global_batch // self.rows_at_once
+        return self.global_batch // self.concurrent_sequences_of_all_ranks
 
     @property
-    def tokens(self) -> int:
+    def micro_batch_tokens_per_rank(self) -> int:
         """Tokens that a rank has of a micro batch."""
         return self.micro_batch * self.sequence // self.layout.context
 
     @property
-    def stage_layers(self) -> int:
+    def max_stage_layers(self) -> int:
         """Layers of a rank of the first stage: no other one has more."""
-        return self.layers_of(0)
+        return self.count_stage_layers(0)
 
-    def layers_of(self, stage: int) -> int:
+    def count_stage_layers(self, stage: int) -> int:
         """Return the layers of a rank of a stage; of uneven groups the earlier ones have one more.
 
         Example: 126 layers over 8 stages are 16 for each of the first 6, and 15 for the others.
@@ -228,6 +228,6 @@ class TrainingSetup:
         return sum(even + (group < more) for group in groups)
 
     @property
-    def number_bytes(self) -> int:
+    def bytes_per_number(self) -> int:
         """Bytes of a number that is computed with."""
         return 4 if self.precision is NumberType.fp32 else 2

@@ -14,13 +14,12 @@ _MOST = 10**9
 class TransformerShape:
     """A decoder-only transformer by its numbers; sizes are in elements.
 
-    `kv_heads` and `head_dim` of 0 follow from `heads` and `hidden`, `ffn` of 0 is 4 x hidden.
-    `positions` is the number of learned positions, 0 if there are none (rotary). `max_sequence` is
-    the longest sequence that the model is published for, 0 if that is not known. `swiglu` has three
-    matrices in the feed-forward part instead of two. `biases` are on all matrices and norms,
-    `query_biases` on queries, keys and values only. With `dropout` the residuals and, with eager
-    attention, the scores keep a mask. With `experts` above 1 each layer has that many
-    feed-forward parts, of which a token takes `active_experts`.
+    `kv_heads` and `head_dim` of 0 follow from `heads` and `hidden`, `ffn` of 0 is 4 x hidden. `positions` is
+    the number of learned positions, 0 if there are none (rotary). `max_sequence` is the longest sequence that
+    the model is published for, 0 if that is not known. `swiglu` has three matrices in the feed-forward part
+    instead of two. `biases` are on all matrices and norms, `query_biases` on queries, keys and values only.
+    With `dropout` the residuals and, with eager attention, the scores keep a mask. With `experts` above 1
+    each layer has that many feed-forward parts, of which a token takes `active_experts`.
 
     Example: GPT-3 is `TransformerShape(hidden=12288, layers=96, heads=96, vocab=50257)`.
     """
@@ -47,9 +46,9 @@ class TransformerShape:
         """Check the numbers; raises ConfigError."""
         sizes = ("hidden", "layers", "heads", "vocab", "experts", "active_experts")
         for name in sizes:
-            self._check(name, least=1)
+            self._check_size(name, least=1)
         for name in ("kv_heads", "head_dim", "ffn", "positions", "max_sequence"):
-            self._check(name, least=0)
+            self._check_size(name, least=0)
         if not self.head_dim and self.hidden % self.heads:
             raise ConfigError(
                 f"model: heads={self.heads} do not divide hidden={self.hidden}",
@@ -66,12 +65,12 @@ class TransformerShape:
                 hint="a token takes as many experts as there are, or fewer",
             )
 
-    def _check(self, name: str, least: int) -> None:
+    def _check_size(self, name: str, least: int) -> None:
         value = getattr(self, name)
         if not least <= value <= _MOST:
             shown = value if abs(value) <= _MOST else f"about 1e{int(math.log10(abs(value)))}"
             raise ConfigError(
-                f"model: {name}={shown} is no size",
+                f"model: {name}={shown} is not a valid size",
                 hint=f"{name} takes a whole number from {least} to {_MOST}",
             )
 
@@ -111,21 +110,17 @@ class TransformerShape:
         return self.hidden * self.experts if self.experts > 1 else 0
 
     @property
-    def matrix_elements(self) -> int:
+    def layer_matrix_elements(self) -> int:
         """Elements of all matrices of a layer."""
         return self.attention_elements + self.experts * self.expert_elements + self.router_elements
 
     @property
-    def active_elements(self) -> int:
+    def active_layer_elements(self) -> int:
         """Elements of the matrices of a layer that a token goes through."""
-        return (
-            self.attention_elements
-            + self.active_experts * self.expert_elements
-            + self.router_elements
-        )
+        return self.attention_elements + self.active_experts * self.expert_elements + self.router_elements
 
     @property
-    def cut_biases(self) -> int:
+    def sharded_bias_elements(self) -> int:
         """Elements of a layer's biases that tensor parallelism cuts: those of cut outputs."""
         found = self.query_width + 2 * self.kv_width if self.biases or self.query_biases else 0
         if self.biases:
@@ -133,7 +128,7 @@ class TransformerShape:
         return found
 
     @property
-    def whole_elements(self) -> int:
+    def replicated_elements(self) -> int:
         """Elements of a layer that every rank of a tensor group has: norms, biases of outputs."""
         norms = 2 * self.norm_elements
         if self.head_norms:
@@ -158,7 +153,7 @@ class TransformerShape:
         last norm, which it leaves out.
         """
         tables = (1 if self.tied else 2) * self.embedding_elements
-        layer = self.matrix_elements + self.cut_biases + self.whole_elements
+        layer = self.layer_matrix_elements + self.sharded_bias_elements + self.replicated_elements
         return self.layers * layer + tables + self.positions * self.hidden + self.norm_elements
 
     @property

@@ -16,9 +16,9 @@ from hpckit.features.capacity.model_setup import (
     Recomputation,
     TrainingSetup,
 )
-from hpckit.model.counted import counted
+from hpckit.model.counted import format_count
 from hpckit.model.parallel.layout import MeshAxis
-from hpckit.model.parallel.settings import SCHEDULES, Recompute, can_compile
+from hpckit.model.parallel.settings import SCHEDULES, Recompute, can_compile_with_recompute
 
 _MOST_GROUPS = max(SCHEDULES.values())
 RECOMPUTE = {
@@ -28,21 +28,21 @@ RECOMPUTE = {
 }
 
 
-def launch_words(setup: TrainingSetup) -> LaunchWords:
+def build_launch_words(setup: TrainingSetup) -> LaunchWords:
     """Return how a setup is launched.
 
     Example: 8 GPUs that shard in bf16 are `parallel=fsdp parallel.params=bf16`.
     """
     return LaunchWords(
-        overrides=tuple(_overrides(setup)),
-        limits=(*layout_limits(setup), *_other_limits(setup)),
-        own=tuple(_own(setup)),
-        unplaced=_unplaced(setup),
-        options=option_words(setup),
+        overrides=tuple(_list_launch_overrides(setup)),
+        limits=(*list_unsupported_layout_reasons(setup), *_find_unsupported_setting_reasons(setup)),
+        own=tuple(_list_user_code_requirements(setup)),
+        unplaced=_explain_unknown_node_count(setup),
+        options=build_plan_options(setup),
     )
 
 
-def option_words(setup: TrainingSetup) -> tuple[str, ...]:
+def build_plan_options(setup: TrainingSetup) -> tuple[str, ...]:
     """Return the options of `hpckit plan` that choose a setup among those of a search."""
     sizes = [f"{axis}={size}" for axis, size in setup.layout.sizes.items() if size > 1]
     if setup.stages_per_rank > 1:
@@ -56,13 +56,13 @@ def option_words(setup: TrainingSetup) -> tuple[str, ...]:
     )
 
 
-def layout_limits(setup: TrainingSetup) -> tuple[str, ...]:
+def list_unsupported_layout_reasons(setup: TrainingSetup) -> tuple[str, ...]:
     """Return why hpckit cannot run this layout of the model, if it cannot."""
-    return tuple(_layout_limits(setup))
+    return tuple(_find_unsupported_layout_reasons(setup))
 
 
-def _overrides(setup: TrainingSetup) -> Iterator[str]:
-    yield from _group(setup)
+def _list_launch_overrides(setup: TrainingSetup) -> Iterator[str]:
+    yield from _list_parallel_overrides(setup)
     if setup.stages_per_rank > 1:
         yield "parallel.schedule=Interleaved1F1B"
     elif setup.layout.pipeline > 1:
@@ -79,37 +79,36 @@ def _overrides(setup: TrainingSetup) -> Iterator[str]:
     if recompute is not Recompute.none:
         yield f"parallel.recompute={recompute}"
     layout = setup.layout
-    if setup.fused and can_compile(recompute, tensor=layout.tensor, context=layout.context):
+    if setup.fused and can_compile_with_recompute(recompute, tensor=layout.tensor, context=layout.context):
         yield "parallel.compile=true"
     # None where the GPUs of a node are not known, or nodes not whole.
-    if not _unplaced(setup) and setup.gpu.node_gpus:
-        per_node = min(setup.gpu.node_gpus, setup.gpus)
+    if not _explain_unknown_node_count(setup) and setup.gpu.gpus_per_node:
+        per_node = min(setup.gpu.gpus_per_node, setup.gpus)
         yield f"resources.nodes={setup.gpus // per_node}"
         yield f"resources.tasks_per_node={per_node}"
         yield f"resources.gpus_per_node={per_node}"
 
 
-def _unplaced(setup: TrainingSetup) -> str:
-    """Return why nodes and GPUs are not said; empty if they are."""
+def _explain_unknown_node_count(setup: TrainingSetup) -> str:
     gpu, gpus = setup.gpu, setup.gpus
-    if gpu.node_gpus is None:
+    if gpu.gpus_per_node is None:
         return (
-            f"how many GPUs a node has is yours to say: NVLink joins {gpu.domain} x {gpu.name} "
+            f"it is unknown how many GPUs a node has: NVLink joins {gpu.domain} x {gpu.name} "
             f"over several nodes. With N on each: resources.nodes={gpus}/N "
             "resources.tasks_per_node=N "
             "resources.gpus_per_node=N"
         )
-    per_node = min(gpu.node_gpus, gpus)
+    per_node = min(gpu.gpus_per_node, gpus)
     if gpus % per_node:
         return (
-            f"no resources.* are given, as {gpus} is no multiple of the {per_node} GPUs that a "
+            f"no resources.* are given, as {gpus} is not a multiple of the {per_node} GPUs that a "
             f"node of {gpu.name} has here; say how your nodes are, such as resources.nodes=N "
             "resources.tasks_per_node=N resources.gpus_per_node=N"
         )
     return ""
 
 
-def _group(setup: TrainingSetup) -> Iterator[str]:
+def _list_parallel_overrides(setup: TrainingSetup) -> Iterator[str]:
     layout = setup.layout
     cut = [axis for axis in MeshAxis if axis is not MeshAxis.replicate and layout.sizes[axis] > 1]
     if not cut:
@@ -121,29 +120,29 @@ def _group(setup: TrainingSetup) -> Iterator[str]:
         yield from (f"parallel.{axis}={layout.sizes[axis]}" for axis in cut)
 
 
-def _layout_limits(setup: TrainingSetup) -> Iterator[str]:
+def _find_unsupported_layout_reasons(setup: TrainingSetup) -> Iterator[str]:
     layout, shape = setup.layout, setup.shape
     joined = min(setup.gpu.domain, setup.gpus)
     together = layout.tensor * layout.context
     if joined % together:
         yield (
-            f"tensor x context is {together}, which does not divide the {joined} GPUs that one "
-            "fast fabric joins"
+            f"tensor x context is {together}, which does not divide the {joined} GPUs on one "
+            "fast interconnect"
         )
     if layout.replicate > 1 and layout.replica_size % joined and joined % layout.replica_size:
-        yield f"a replica of {layout.replica_size} GPUs is neither whole nodes nor divides one"
+        yield f"a replica of {layout.replica_size} GPUs neither fills whole nodes nor divides one"
     if (shape.kv_heads or shape.heads) % layout.tensor:
         yield f"tensor {layout.tensor} does not divide the {shape.kv_heads} key-value heads"
     if layout.context > 1 and setup.attention is AttentionKind.eager:
         yield "context needs scaled_dot_product_attention: --attention flash"
     if layout.pipeline > 1:
-        yield from _pipeline_limits(setup)
+        yield from _find_unsupported_pipeline_reasons(setup)
 
 
-def _pipeline_limits(setup: TrainingSetup) -> Iterator[str]:
+def _find_unsupported_pipeline_reasons(setup: TrainingSetup) -> Iterator[str]:
     size, groups, parts = setup.layout.pipeline, setup.stages_per_rank, setup.microbatches
     if groups > _MOST_GROUPS:
-        yield f"{groups} groups of layers on a rank; its schedules know {_MOST_GROUPS} at most"
+        yield f"{groups} groups of layers on a rank; hpckit's schedules take {_MOST_GROUPS} at most"
     elif groups > 1 and (parts < size * groups or parts % size):
         yield (
             f"Interleaved1F1B takes a multiple of {size} micro batches, {size * groups} or more, "
@@ -154,19 +153,19 @@ def _pipeline_limits(setup: TrainingSetup) -> Iterator[str]:
         yield f"tensor {cut} does not divide the {length} tokens that stages pass on"
 
 
-def _other_limits(setup: TrainingSetup) -> Iterator[str]:
+def _find_unsupported_setting_reasons(setup: TrainingSetup) -> Iterator[str]:
     if setup.zero is not None:
         yield "ZeRO is DeepSpeed's; parallel.shard keeps states in 32 bits and shards all of them"
     if setup.precision is NumberType.fp16:
         yield "parallel.params has no fp16: it takes bf16 or fp32"
     if setup.precision is NumberType.bf16_pure:
-        yield "parallel.params=bf16 keeps weights in 32 bits; states in 16 bits are your code's"
+        yield "parallel.params=bf16 keeps weights in 32 bits; your code has to keep states in 16"
     if setup.recompute is Recomputation.selective and setup.attention is AttentionKind.eager:
         yield "parallel.recompute=selective keeps the scores of eager attention: they are products"
 
 
-def _own(setup: TrainingSetup) -> Iterator[str]:
-    yield f"batches of {counted(setup.global_batch, 'sequence')} of {setup.sequence} tokens"
+def _list_user_code_requirements(setup: TrainingSetup) -> Iterator[str]:
+    yield f"batches of {format_count(setup.global_batch, 'sequence')} of {setup.sequence} tokens"
     if setup.layout.pipeline == 1 and setup.microbatches > 1:
         yield f"run.train_step, which computes them in {setup.microbatches} parts"
     if setup.attention is AttentionKind.flash:

@@ -19,7 +19,7 @@ _S_PER_DAY = 86400.0
 _J_PER_KWH = 3.6e6
 
 
-def capped(gpu: GpuSpec, watts: float) -> GpuSpec:
+def cap_gpu_power(gpu: GpuSpec, watts: float) -> GpuSpec:
     """Return a GPU whose power is capped: it computes more slowly, its memory does not.
 
     The rate is assumed to follow the square root of the power, since power rises with the clock and
@@ -29,7 +29,7 @@ def capped(gpu: GpuSpec, watts: float) -> GpuSpec:
     """
     if not _LEAST_POWER * gpu.power_w <= watts <= gpu.power_w:
         raise ConfigError(
-            f"a power cap of {watts:g} W: {gpu.name} takes {gpu.power_w:g} W",
+            f"a power cap of {watts:g} W is not possible: {gpu.name} takes {gpu.power_w:g} W",
             hint=f"give {_LEAST_POWER * gpu.power_w:g} to {gpu.power_w:g} W",
         )
     slower = gpu.clock * math.sqrt(watts / gpu.power_w)
@@ -42,7 +42,7 @@ def capped(gpu: GpuSpec, watts: float) -> GpuSpec:
     )
 
 
-def with_node(gpu: GpuSpec, watts: float) -> GpuSpec:
+def set_node_power(gpu: GpuSpec, watts: float) -> GpuSpec:
     """Return a GPU that takes this much with its part of the node; raises ConfigError."""
     if not gpu.power_w <= watts <= _MOST_NODE * gpu.power_w:
         raise ConfigError(
@@ -75,7 +75,7 @@ class SiteRates:
         check_range("--carbon-g-per-kwh", self.carbon_g_per_kwh, 0, _MOST_RATE)
 
 
-def power_draw(gpu: GpuSpec, gpus: int, pue: float) -> PowerDraw:
+def estimate_power_draw(gpu: GpuSpec, gpus: int, pue: float) -> PowerDraw:
     """Return the power of this many GPUs at full load.
 
     Example: 10,000 GPUs of 400 W are 4 MW, before their nodes and the facility.
@@ -93,14 +93,14 @@ def power_draw(gpu: GpuSpec, gpus: int, pue: float) -> PowerDraw:
     )
 
 
-def training_bill(
+def estimate_training_bill(
     gpu: GpuSpec, gpus: int, *, step_s: float, steps: int, rates: SiteRates
 ) -> TrainingBill:
     """Return the bill of this many steps, with the time that failures and saves will cost."""
-    lost = lost_share(gpus, rates)
+    lost = estimate_lost_time_share(gpus, rates)
     seconds = steps * step_s / (1 - lost)
     hours = gpus * seconds / _S_PER_HOUR
-    energy = power_draw(gpu, gpus, rates.pue).facility * seconds
+    energy = estimate_power_draw(gpu, gpus, rates.pue).facility * seconds
     kwh = energy / _J_PER_KWH
     price, carbon = rates.price_per_gpu_hour, rates.carbon_g_per_kwh
     return TrainingBill(
@@ -114,7 +114,7 @@ def training_bill(
     )
 
 
-def lost_share(gpus: int, rates: SiteRates) -> float:
+def estimate_lost_time_share(gpus: int, rates: SiteRates) -> float:
     """Return the share of the time that goes into restarts, repeated steps and saves.
 
     Saves come as often as Young (1974) finds best: every sqrt(2 x save x time between failures).

@@ -9,11 +9,11 @@ from typing import Any
 from hpckit.errors import ConfigError
 from hpckit.features.capacity.gpus import GPUS
 from hpckit.features.capacity.memory import (
-    fullest_moment,
-    plan_memory,
-    plan_states,
-    shards_of,
-    state_bytes,
+    count_state_bytes_per_parameter,
+    count_state_shards,
+    estimate_peak_memory,
+    estimate_state_memory,
+    find_peak_memory_moment,
 )
 from hpckit.features.capacity.model_plan import (
     Calibration,
@@ -30,14 +30,19 @@ from hpckit.features.capacity.model_setup import (
     OptimizerKind,
     Recomputation,
     TrainingSetup,
-    check_precision,
+    check_precision_supported,
 )
 from hpckit.features.capacity.model_transformer import TransformerShape
-from hpckit.features.capacity.overrides import launch_words
-from hpckit.features.capacity.power import SiteRates, power_draw, training_bill
-from hpckit.features.capacity.presets import MODELS, from_config, from_numbers, unknown_model
-from hpckit.features.capacity.step_time import predict_step, rates, shortest_step
-from hpckit.features.capacity.words import ParallelWords, check_range, check_size, read_count
+from hpckit.features.capacity.overrides import build_launch_words
+from hpckit.features.capacity.power import SiteRates, estimate_power_draw, estimate_training_bill
+from hpckit.features.capacity.presets import (
+    MODELS,
+    build_unknown_model_error,
+    parse_huggingface_config,
+    parse_model_dimensions,
+)
+from hpckit.features.capacity.step_time import compute_step_rates, estimate_shortest_step, predict_step_time
+from hpckit.features.capacity.words import ParallelWords, check_range, check_whole_number, parse_count
 from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.values import dataclass, field, replace
 
@@ -55,13 +60,12 @@ _MICROBATCHES_PER_STAGE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityRequest:
-    """What is to be planned; None is what nothing was said of.
+    """What is to be planned; None is what was not given.
 
     `model` is the name of a published one, or numbers such as `hidden=768 layers=12 heads=12`, or
-    `parameters=7.5e9`, of which only the states are known. `config` is a `config.json` instead.
-    `parallel` has words such as `tensor=8`. `step_s` is a measured step. With a `calibration`,
-    predictions are off as they were for the run that it is of. `cluster_words` choose the cluster
-    that a layout is launched on.
+    `parameters=7.5e9`, of which only the states are known. `config` is a `config.json` instead. `parallel`
+    has words such as `tensor=8`. `step_s` is a measured step. With a `calibration`, predictions are off as
+    they were for the run that it is of. `cluster_words` choose the cluster that a layout is launched on.
     """
 
     gpu: GpuSpec
@@ -88,13 +92,13 @@ class CapacityRequest:
 
     def __post_init__(self) -> None:
         """Check single numbers; raises ConfigError."""
-        check_size("--gpus", self.gpus, MOST_RANKS)
-        check_size("--global-batch", self.global_batch, _MOST_ROWS)
-        check_size("--micro-batch", self.micro_batch, _MOST_ROWS)
-        check_size("--sequence", self.sequence, _MOST_TOKENS)
-        check_size("--vocab", self.vocab, _MOST_TOKENS)
+        check_whole_number("--gpus", self.gpus, MOST_RANKS)
+        check_whole_number("--global-batch", self.global_batch, _MOST_ROWS)
+        check_whole_number("--micro-batch", self.micro_batch, _MOST_ROWS)
+        check_whole_number("--sequence", self.sequence, _MOST_TOKENS)
+        check_whole_number("--vocab", self.vocab, _MOST_TOKENS)
         check_range("--step-s", self.step_s, _LEAST_STEP_S, _MOST_STEP_S)
-        words = ParallelWords.of(self.parallel)
+        words = ParallelWords.parse(self.parallel)
         if self.zero is not None and words.sizes.get("shard", 1) > 1:
             raise ConfigError(
                 f"--zero {self.zero} and --parallel shard={words.sizes['shard']} both shard states",
@@ -102,58 +106,54 @@ class CapacityRequest:
             )
 
     @property
-    def words(self) -> ParallelWords:
+    def parallel_words(self) -> ParallelWords:
         """What `parallel` says."""
-        return ParallelWords.of(self.parallel)
+        return ParallelWords.parse(self.parallel)
 
     @property
-    def number_type(self) -> NumberType:
-        """In which type of number is trained: bf16 unless said, or fp16 where a GPU has no bf16."""
+    def effective_precision(self) -> NumberType:
+        """The type of number to train in: as given, else bf16, or fp16 where a GPU has no bf16."""
         usual = NumberType.fp16 if self.gpu.flops_bf16 is None else NumberType.bf16
         return self.precision or usual
 
     @property
-    def defaults(self) -> tuple[str, ...]:
-        """Options of the batch and of the training that nothing was said of."""
-        named = {
-            "--global-batch": self.global_batch,
-            "--sequence": self.sequence,
-            "--tokens": self.tokens,
-        }
+    def defaulted_options(self) -> tuple[str, ...]:
+        """Options of the batch and of the training that were not given."""
+        named = {"--global-batch": self.global_batch, "--sequence": self.sequence, "--tokens": self.tokens}
         return tuple(name for name, value in named.items() if value is None)
 
     @property
-    def only_states(self) -> bool:
+    def has_only_parameter_count(self) -> bool:
         """Whether only the number of parameters is known."""
         return self.model.startswith(STATES)
 
 
 def plan_capacity(request: CapacityRequest) -> CapacityPlan:
     """Return what a training needs; raises ConfigError if the request does not fit together."""
-    if request.only_states:
-        return _plan_states(request)
-    return finish_plan(request, setup_of(request))
+    if request.has_only_parameter_count:
+        return _plan_from_parameter_count(request)
+    return build_capacity_plan(request, build_training_setup(request))
 
 
-def plan_setup(
+def estimate_memory_and_step_time(
     setup: TrainingSetup, calibration: Calibration | None = None, words: Sequence[str] = ()
 ) -> PlannedSetup:
     """Return what a setup needs, as a measured run makes one expect it if there is one.
 
     `words` stand before the overrides that launch it.
     """
-    memory, time = plan_memory(setup), predict_step(setup)
+    memory, time = estimate_peak_memory(setup), predict_step_time(setup)
     if calibration is not None:
-        memory, time = calibration.memory(memory), calibration.time(time)
-    launch = launch_words(setup)
+        memory, time = calibration.correct_memory(memory), calibration.correct_step_time(time)
+    launch = build_launch_words(setup)
     launch = replace(launch, overrides=(*words, *launch.overrides))
     return PlannedSetup(setup=setup, memory=memory, time=time, launch=launch)
 
 
-def finish_plan(request: CapacityRequest, setup: TrainingSetup) -> CapacityPlan:
+def build_capacity_plan(request: CapacityRequest, setup: TrainingSetup) -> CapacityPlan:
     """Return what a setup needs, with its bill."""
-    planned = plan_setup(setup, request.calibration, request.cluster_words)
-    time, shortest = planned.time, shortest_step(setup)
+    planned = estimate_memory_and_step_time(setup, request.calibration, request.cluster_words)
+    time, shortest = planned.time, estimate_shortest_step(setup)
     if request.step_s is not None and request.step_s < shortest:
         raise ConfigError(
             f"--step-s {request.step_s:g}: {request.gpus} x {request.gpu.name} need "
@@ -161,65 +161,64 @@ def finish_plan(request: CapacityRequest, setup: TrainingSetup) -> CapacityPlan:
             hint="check --global-batch, --sequence and --gpus: the step was of another size",
         )
     step_s = request.step_s or time.total
-    tokens = _tokens(request, setup)
+    tokens = _choose_training_tokens(request, setup)
     return CapacityPlan(
         gpu=request.gpu,
         gpus=request.gpus,
         parameters=setup.shape.parameters,
         memory=planned.memory,
-        power=power_draw(request.gpu, request.gpus, request.site.pue),
+        power=estimate_power_draw(request.gpu, request.gpus, request.site.pue),
         setup=setup,
         time=None if request.step_s else time,
-        rates=rates(setup, step_s),
-        bill=bill_of(request, setup, step_s),
+        rates=compute_step_rates(setup, step_s),
+        bill=estimate_request_bill(request, setup, step_s),
         tokens=tokens,
         launch=planned.launch,
         calibration=request.calibration,
-        experience=None if request.step_s or request.calibration else experience_of(setup),
-        moment=fullest_moment(setup)[0],
-        defaults=request.defaults,
-        remarks=tuple(remarks_on(setup, request.model if request.config is None else "")),
+        experience=None if request.step_s or request.calibration else find_published_step_slowdown(setup),
+        moment=find_peak_memory_moment(setup)[0],
+        defaults=request.defaulted_options,
+        remarks=tuple(list_setup_remarks(setup, request.model if request.config is None else "")),
     )
 
 
-def _tokens(request: CapacityRequest, setup: TrainingSetup) -> float:
+def _choose_training_tokens(request: CapacityRequest, setup: TrainingSetup) -> float:
     return request.tokens or float(_TOKENS_PER_PARAMETER * setup.shape.parameters)
 
 
-def bill_of(request: CapacityRequest, setup: TrainingSetup, step_s: float) -> TrainingBill:
+def estimate_request_bill(request: CapacityRequest, setup: TrainingSetup, step_s: float) -> TrainingBill:
     """Return what the whole training comes to with steps of `step_s` seconds."""
-    steps = max(1, round(_tokens(request, setup) / (setup.global_batch * setup.sequence)))
-    return training_bill(request.gpu, request.gpus, step_s=step_s, steps=steps, rates=request.site)
+    steps = max(1, round(_choose_training_tokens(request, setup) / (setup.global_batch * setup.sequence)))
+    return estimate_training_bill(request.gpu, request.gpus, step_s=step_s, steps=steps, rates=request.site)
 
 
-def shape_of(request: CapacityRequest) -> TransformerShape:
+def find_model_shape(request: CapacityRequest) -> TransformerShape:
     """Return the shape of the model; raises ConfigError."""
     if request.config is not None:
-        shape = from_config(request.config)
+        shape = parse_huggingface_config(request.config)
     elif request.model.lower() in MODELS:
         shape = MODELS[request.model.lower()]
     elif "=" in request.model:
-        shape = from_numbers(request.model, positions=request.sequence)
+        shape = parse_model_dimensions(request.model, positions=request.sequence)
     else:
-        raise unknown_model(request.model)
+        raise build_unknown_model_error(request.model)
     return shape if request.vocab is None else replace(shape, vocab=request.vocab)
 
 
-def usual_sequence(shape: TransformerShape) -> int:
+def choose_sequence_length(shape: TransformerShape) -> int:
     """Return how long sequences are if nothing is said: as published, up to 8192; else 4096."""
     published = min(shape.max_sequence, _MOST_USUAL_SEQUENCE)
     return shape.positions or published or _USUAL_SEQUENCE
 
 
-def setup_of(request: CapacityRequest) -> TrainingSetup:
+def build_training_setup(request: CapacityRequest) -> TrainingSetup:
     """Return the setup that a request describes; raises ConfigError."""
-    shape = shape_of(request)
-    words = request.words
-    layout = words.layout_on(request.gpus)
+    shape = find_model_shape(request)
+    words = request.parallel_words
+    layout = words.build_layout(request.gpus)
     if words.stages_per_rank is not None and words.stages_per_rank > 1 and layout.pipeline == 1:
         raise ConfigError(
-            f"--parallel stages_per_rank={words.stages_per_rank} interleaves a pipeline, and there "
-            "is none",
+            f"--parallel stages_per_rank={words.stages_per_rank} interleaves a pipeline, but there is none",
             hint="give pipeline=N as well, or leave stages_per_rank out",
         )
     micro_batch = request.micro_batch or 1
@@ -229,12 +228,12 @@ def setup_of(request: CapacityRequest) -> TrainingSetup:
         shape=shape,
         gpu=request.gpu,
         layout=layout,
-        sequence=request.sequence or usual_sequence(shape),
+        sequence=request.sequence or choose_sequence_length(shape),
         micro_batch=micro_batch,
         global_batch=request.global_batch or layout.data_size * micro_batch * more,
         stages_per_rank=words.stages_per_rank or 1,
         sequence_parallel=words.sequence,
-        precision=request.number_type,
+        precision=request.effective_precision,
         optimizer=request.optimizer,
         recompute=request.recompute or Recomputation.none,
         attention=eager,
@@ -244,39 +243,37 @@ def setup_of(request: CapacityRequest) -> TrainingSetup:
     )
 
 
-_OF_SHAPES = (
-    *("global_batch", "micro_batch", "sequence", "vocab", "recompute", "attention", "loss"),
-)
+_OF_SHAPES = (*("global_batch", "micro_batch", "sequence", "vocab", "recompute", "attention", "loss"),)
 _OF_TIMES = ("step_s", "tokens")
 
 
-def _plan_states(request: CapacityRequest) -> CapacityPlan:
+def _plan_from_parameter_count(request: CapacityRequest) -> CapacityPlan:
     text = request.model.removeprefix(STATES)
-    _check_only_states(request, text)
-    check_precision(request.number_type, request.gpu)
-    parameters = int(read_count(f"--model {STATES}", text))
-    layout = request.words.layout_on(request.gpus)
-    remarks = () if request.zero is not None else (_gpus_for_states(request, parameters),)
+    _refuse_options_needing_shape(request, text)
+    check_precision_supported(request.effective_precision, request.gpu)
+    parameters = int(parse_count(f"--model {STATES}", text))
+    layout = request.parallel_words.build_layout(request.gpus)
+    remarks = () if request.zero is not None else (_format_gpus_for_states(request, parameters),)
     held = parameters // (layout.tensor * layout.pipeline)
-    kind, shards = request.number_type, shards_of(layout)
-    per = state_bytes(kind, request.optimizer, request.zero, shards, layout.data_size)
+    kind, shards = request.effective_precision, count_state_shards(layout)
+    per = count_state_bytes_per_parameter(kind, request.optimizer, request.zero, shards, layout.data_size)
     return CapacityPlan(
         gpu=request.gpu,
         gpus=request.gpus,
         parameters=parameters,
-        memory=plan_states(held, per),
-        power=power_draw(request.gpu, request.gpus, request.site.pue),
+        memory=estimate_state_memory(held, per),
+        power=estimate_power_draw(request.gpu, request.gpus, request.site.pue),
         layout=layout,
         unknown=UNKNOWN,
         remarks=remarks,
     )
 
 
-def _gpus_for_states(request: CapacityRequest, parameters: int) -> str:
+def _format_gpus_for_states(request: CapacityRequest, parameters: int) -> str:
     """Return how many GPUs hold the weights alone, and how many all states."""
     gpu, weights = request.gpu, 2 * parameters
-    per = state_bytes(request.number_type, request.optimizer, None, 1, 1)
-    states = plan_states(parameters, per).states
+    per = count_state_bytes_per_parameter(request.effective_precision, request.optimizer, None, 1, 1)
+    states = estimate_state_memory(parameters, per).states
     alone, whole = (math.ceil(size / gpu.memory) for size in (weights, states))
     return (
         f"weights alone are {weights / 1e9:,.4g} GB in 16 bits, on {alone} x {gpu.name} or more; "
@@ -285,7 +282,7 @@ def _gpus_for_states(request: CapacityRequest, parameters: int) -> str:
     )
 
 
-def _check_only_states(request: CapacityRequest, text: str) -> None:
+def _refuse_options_needing_shape(request: CapacityRequest, text: str) -> None:
     """Raise ConfigError for what says nothing if only the number of parameters is known."""
     if len(text.split()) > 1:
         raise ConfigError(
@@ -294,23 +291,21 @@ def _check_only_states(request: CapacityRequest, text: str) -> None:
         )
     given = [name for name in (*_OF_SHAPES, *_OF_TIMES) if getattr(request, name) is not None]
     given += [
-        name
-        for name in ("price_per_gpu_hour", "carbon_g_per_kwh")
-        if getattr(request.site, name) is not None
+        name for name in ("price_per_gpu_hour", "carbon_g_per_kwh") if getattr(request.site, name) is not None
     ]
     if given:
         raise ConfigError(
-            f"--{given[0].replace('_', '-')} says nothing about --model {request.model}: {UNKNOWN}",
+            f"--{given[0].replace('_', '-')} cannot go with --model {request.model}: {UNKNOWN}",
             hint="leave it out, or describe the model: --model 'hidden=4096 layers=32 heads=32'",
         )
 
 
-def remarks_on(setup: TrainingSetup, model: str) -> Iterator[str]:
+def list_setup_remarks(setup: TrainingSetup, model: str) -> Iterator[str]:
     """Yield sentences about a setup; `model` is how it was named, or its numbers."""
     shape, sequence = setup.shape, setup.sequence
     if "=" in model:
         given = {word.partition("=")[0] for word in model.split()}
-        if found := list(_assumed(shape, given)):
+        if found := list(_list_assumed_values(shape, given)):
             words = ", ".join([*found, f"{setup.attention} attention"])
             yield f"assumed of the model: {words}; --model and --attention say otherwise"
     if shape.positions and sequence > shape.positions:
@@ -331,8 +326,7 @@ def remarks_on(setup: TrainingSetup, model: str) -> Iterator[str]:
         )
 
 
-def _assumed(shape: TransformerShape, given: set[str]) -> Iterator[str]:
-    """Yield what of a shape follows from no number that was given."""
+def _list_assumed_values(shape: TransformerShape, given: set[str]) -> Iterator[str]:
     if "vocab" not in given:
         yield f"vocab={shape.vocab}"
     if "ffn" not in given:
@@ -371,7 +365,7 @@ _UNKNOWN = Experience(
 )
 
 
-def experience_of(setup: TrainingSetup) -> Experience:
+def find_published_step_slowdown(setup: TrainingSetup) -> Experience:
     """Return how long published steps took on this GPU, with weights sharded as here or not.
 
     Those with sharded weights had no other axis than data; all were in 16 bits, on nodes as the

@@ -14,23 +14,23 @@ _MANY_DAYS = 100
 _HOURS, _MINUTES = 24, 60
 
 
-def labelled(label: str, *sentences: str) -> list[str]:
+def format_labelled_lines(label: str, *sentences: str) -> list[str]:
     """Return sentences below each other, beside a label in the first ten columns."""
-    lines = [line for sentence in sentences for line in _wrapped(sentence, WIDTH - _LABEL)]
+    lines = [line for sentence in sentences for line in _wrap_text(sentence, WIDTH - _LABEL)]
     return [f"{label if not place else '':<{_LABEL}}{line}" for place, line in enumerate(lines)]
 
 
-def indented(sentence: str) -> list[str]:
+def wrap_indented(sentence: str) -> list[str]:
     """Return a sentence two columns from the left."""
-    first, *others = _wrapped(sentence, WIDTH - 4)
+    first, *others = _wrap_text(sentence, WIDTH - 4)
     return [f"  {first}", *(f"    {other}" for other in others)]
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrap_text(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
-def command_lines(words: Sequence[str]) -> list[str]:
+def wrap_command(words: Sequence[str]) -> list[str]:
     r"""Return a command to paste: over several lines, each but the last with a \ at its end."""
     lines: list[str] = []
     for word in map(shlex.quote, words):
@@ -41,7 +41,7 @@ def command_lines(words: Sequence[str]) -> list[str]:
     return [*(f"{line} \\" for line in lines[:-1]), *lines[-1:]]
 
 
-def number_text(number: float) -> str:
+def format_large_number(number: float) -> str:
     """Return a count in thousands, millions, billions or trillions: `8.03 B`."""
     for size, word in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= size:
@@ -49,7 +49,7 @@ def number_text(number: float) -> str:
     return f"{number:.0f}"
 
 
-def watts_text(watts: float) -> str:
+def format_watts(watts: float) -> str:
     """Return a power in W, kW or MW."""
     for size, unit in ((1e6, "MW"), (1e3, "kW")):
         if watts >= size:
@@ -57,54 +57,54 @@ def watts_text(watts: float) -> str:
     return f"{watts:.0f} W"
 
 
-def energy_text(joules: float) -> str:
+def format_energy(joules: float) -> str:
     """Return an energy in kWh, MWh, GWh or TWh."""
     kwh = joules / _J_PER_KWH
     for size, unit in ((1e9, "TWh"), (1e6, "GWh"), (1e3, "MWh")):
         if kwh >= size:
-            return f"{_digits(kwh / size)} {unit}"
-    return f"{_digits(kwh)} kWh"
+            return f"{_format_three_digits(kwh / size)} {unit}"
+    return f"{_format_three_digits(kwh)} kWh"
 
 
-def mass_text(kg: float) -> str:
+def format_mass(kg: float) -> str:
     """Return a mass of CO2 in kg or t."""
-    return f"{_digits(kg / 1000)} t" if kg >= 1000 else f"{_digits(kg)} kg"  # noqa: PLR2004
+    tonnes = kg / 1000
+    return f"{_format_three_digits(tonnes)} t" if tonnes >= 1 else f"{_format_three_digits(kg)} kg"
 
 
-def span_text(days: float) -> str:
+def format_days(days: float) -> str:
     """Return a time in minutes, hours or days, and years beside many days."""
     if days >= _DAYS_PER_YEAR:
         return f"{days:,.0f} days ({days / _DAYS_PER_YEAR:,.1f} years)"
     if days >= 1:
-        return f"{_digits(days)} days"
+        return f"{_format_three_digits(days)} days"
     if days * _HOURS >= 1:
-        return f"{_digits(days * _HOURS)} hours"
-    return f"{_digits(days * _HOURS * _MINUTES)} minutes"
+        return f"{_format_three_digits(days * _HOURS)} hours"
+    return f"{_format_three_digits(days * _HOURS * _MINUTES)} minutes"
 
 
-def range_text(low: float, high: float) -> str:
+def format_days_range(low: float, high: float) -> str:
     """Return a range of days, in the unit of its upper end."""
     if high >= _DAYS_PER_YEAR:
         years = f"{low / _DAYS_PER_YEAR:,.1f} to {high / _DAYS_PER_YEAR:,.1f} years"
         return f"{low:,.0f} to {high:,.0f} days ({years})"
-    text = span_text(high)
+    text = format_days(high)
     unit = text.partition(" ")[2]
     per = {"days": 1, "hours": _HOURS, "minutes": _HOURS * _MINUTES}[unit]
-    return f"{_digits(low * per)} to {text}"
+    return f"{_format_three_digits(low * per)} to {text}"
 
 
-def day_column(days: Sequence[float | None]) -> list[str]:
+def format_days_column(days: Sequence[float | None]) -> list[str]:
     """Return days of a column with the same number of decimals each; empty where unknown."""
     least = min((day for day in days if day is not None), default=0.0)
     decimals = 0 if least >= _MANY_DAYS else 1 if least >= 10 else 2  # noqa: PLR2004
     return ["" if day is None else f"{day:,.{decimals}f}" for day in days]
 
 
-def percent_text(share: float) -> str:
+def format_percent(share: float) -> str:
     """Return a share with one decimal: `46.4 %`."""
     return f"{share:.1%}".replace("%", " %")
 
 
-def _digits(number: float) -> str:
-    """Return a number with three digits, or all before the point."""
+def _format_three_digits(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"  # noqa: PLR2004

@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from hpckit.cli.compose_options import add_configuration, compose_request
-from hpckit.cli.options import add_common, output_dir, whole
+from hpckit.cli.compose_options import add_config_source_options, build_compose_request
+from hpckit.cli.options import add_common_options, choose_output_dir, whole_number_type
 from hpckit.cli.parsing import Once
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.features.capacity.calibrate import calibrate, like_run, measured_run
+from hpckit.features.capacity.calibrate import (
+    compare_predictions_with_run,
+    fill_request_from_run,
+    read_measured_run,
+)
 from hpckit.features.capacity.gpus import GPUS
-from hpckit.features.capacity.machine import plan_object, power_object, search_object
+from hpckit.features.capacity.machine import layout_search_to_json, plan_to_json, power_to_json
 from hpckit.features.capacity.model_plan import CapacityPlan
 from hpckit.features.capacity.model_setup import (
     AttentionKind,
@@ -22,22 +26,22 @@ from hpckit.features.capacity.model_setup import (
     OptimizerKind,
     Recomputation,
 )
-from hpckit.features.capacity.power import SiteRates, power_draw
+from hpckit.features.capacity.power import SiteRates, estimate_power_draw
 from hpckit.features.capacity.request import CapacityRequest, plan_capacity
-from hpckit.features.capacity.search import find_layouts
-from hpckit.features.capacity.text import plan_text, power_text, search_text
+from hpckit.features.capacity.search import search_layouts
+from hpckit.features.capacity.text import format_plan, format_power_draw, format_search_result
 from hpckit.features.capacity.verb_words import (
-    check_together,
-    only_of_cluster,
-    option_name,
-    planned_cluster,
-    planned_gpu,
-    planned_rates,
-    read_config,
+    build_planned_gpu,
+    build_site_rates,
+    chooses_only_cluster,
+    compose_chosen_cluster,
+    format_option_name,
+    read_model_config,
+    refuse_conflicting_options,
 )
-from hpckit.features.capacity.words import read_count
-from hpckit.planning.secrecy import known_secrets, masked_words
-from hpckit.record.lookup import find_evidence
+from hpckit.features.capacity.words import parse_count
+from hpckit.planning.secrecy import find_secrets_in_environment, mask_command_line
+from hpckit.record.lookup import find_launch_of_any_owner
 from hpckit.values import replace
 
 EPILOG = """\
@@ -75,17 +79,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="instead of --model: an experiment, in the words of `launch`, whose model is counted; "
         "with --model: the cluster whose facts count (cluster=SITE)",
     )
-    add_configuration(parser)
-    _add_machine(parser)
-    _add_training(parser)
-    _add_measured(parser)
+    add_config_source_options(parser)
+    _add_model_and_gpu_options(parser)
+    _add_training_options(parser)
+    _add_measured_options(parser)
     parser.add_argument("--search", action="store_true", help="find the fastest layouts that fit")
     parser.add_argument("--power", action="store_true", help="power alone, without a model")
-    _add_site(parser)
-    add_common(parser)
+    _add_site_options(parser)
+    add_common_options(parser)
 
 
-def _add_machine(parser: argparse.ArgumentParser) -> None:
+def _add_model_and_gpu_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="NAME|FILE|NUMBERS",
@@ -98,15 +102,15 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         "(default: cluster.gpu)",
     )
     parser.add_argument(
-        "--gpus", metavar="N", type=whole("GPUs", "16"), help="how many (default: 1)"
+        "--gpus", metavar="N", type=whole_number_type("GPUs", "16"), help="how many (default: 1)"
     )
-    root = "of each GPU: it computes as the square root of its power, which is an assumption"
+    root = "cap of each GPU; its speed is assumed to follow the square root of its power"
     parser.add_argument("--power-cap-w", metavar="W", type=float, help=root)
-    sheet = "of a GPU with its part of the node (default: of the vendor's data sheet)"
+    sheet = "power of a GPU and its part of the node (default: from the vendor's data sheet)"
     parser.add_argument("--node-w-per-gpu", metavar="W", type=float, help=sheet)
 
 
-def _add_training(parser: argparse.ArgumentParser) -> None:
+def _add_training_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--parallel",
         metavar="KEY=N",
@@ -122,13 +126,13 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         ("sequence", "tokens", "8192", f"tokens of a sequence (default: {_USUAL})"),
         ("vocab", "tokens", "128256", "how many tokens there are (default: the model's)"),
     ):
-        parser.add_argument(f"--{name}", metavar="N", type=whole(of, example), help=what)
-    _add_choice(parser, "precision", "default: bf16, or fp16 where a GPU has no bf16", NumberType)
-    _add_choice(parser, "optimizer", "whose state is kept", OptimizerKind, OptimizerKind.adam)
-    _add_choice(
-        parser, "recompute", "what the backward pass computes again", Recomputation, type=_recompute
+        parser.add_argument(f"--{name}", metavar="N", type=whole_number_type(of, example), help=what)
+    _add_choice_option(parser, "precision", "default: bf16, or fp16 where a GPU has no bf16", NumberType)
+    _add_choice_option(parser, "optimizer", "whose state is kept", OptimizerKind, OptimizerKind.adam)
+    _add_choice_option(
+        parser, "recompute", "what the backward pass computes again", Recomputation, type=_parse_recompute
     )
-    _add_choice(parser, "attention", "default: eager for a GPT, else flash", AttentionKind)
+    _add_choice_option(parser, "attention", "default: eager for a GPT, else flash", AttentionKind)
     parser.add_argument(
         "--zero",
         metavar="STAGE",
@@ -142,24 +146,22 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         default="fused",
         help="plain: norms and functions as torch runs them without torch.compile",
     )
-    _add_choice(parser, "loss", "default: plain, as run.train_step does without loss=", LossKind)
+    _add_choice_option(parser, "loss", "default: plain, as run.train_step does without loss=", LossKind)
 
 
-def _add_measured(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--step-s", metavar="S", type=float, help="a measured step, instead of a prediction"
-    )
+def _add_measured_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--step-s", metavar="S", type=float, help="a measured step, instead of a prediction")
     parser.add_argument(
         "--from",
         dest="measured",
         metavar="RUN",
-        help="a run that trained this model on GPUs: predictions are corrected by what it took",
+        help="a run that trained this model on GPUs: its measured step and memory correct the predictions",
     )
-    tokens = "of the training: 1e11, or 100B (default: 20 per parameter)"
+    tokens = "tokens of the training: 1e11, or 100B (default: 20 per parameter)"
     parser.add_argument("--tokens", metavar="N", help=tokens)
 
 
-def _add_choice(
+def _add_choice_option(
     parser: argparse.ArgumentParser, name: str, what: str, of: Any, default: Any = None, **more: Any
 ) -> None:
     parser.add_argument(
@@ -171,14 +173,14 @@ def _add_choice(
     )
 
 
-def _recompute(text: str) -> str:
+def _parse_recompute(text: str) -> str:
     """Return what is computed again; raises ArgumentTypeError for a word of `launch`."""
     if text == "blocks":
-        raise argparse.ArgumentTypeError("is blocks, as in parallel.recompute; here that is full")
+        raise argparse.ArgumentTypeError("blocks is a word of `launch`; here that is full")
     return text
 
 
-def _add_site(parser: argparse.ArgumentParser) -> None:
+def _add_site_options(parser: argparse.ArgumentParser) -> None:
     pue = f"the facility's power over its nodes' (default: the cluster's, or {SiteRates().pue})"
     parser.add_argument("--pue", metavar="X", type=float, help=pue)
     parser.add_argument("--price-per-gpu-hour", metavar="X", type=float, help="in any currency")
@@ -187,63 +189,64 @@ def _add_site(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Print a plan; returns 0, also if it does not fit. Raises HpckitError."""
-    check_together(arguments)
-    cluster = planned_cluster(arguments, context)
-    gpu, site = planned_gpu(arguments, cluster), planned_rates(arguments, cluster)
-    if arguments.overrides and not only_of_cluster(arguments.overrides):
-        plan = _counted(arguments, context, gpu, site)
-        return _say(context, arguments, plan_object(plan), plan_text(plan))
+    refuse_conflicting_options(arguments)
+    cluster = compose_chosen_cluster(arguments, context)
+    gpu, site = build_planned_gpu(arguments, cluster), build_site_rates(arguments, cluster)
+    if arguments.overrides and not chooses_only_cluster(arguments.overrides):
+        plan = _plan_experiment(arguments, context, gpu, site)
+        return _print_answer(context, arguments, plan_to_json(plan), format_plan(plan))
     if arguments.power:
-        draw = power_draw(gpu, CapacityRequest(gpu=gpu, gpus=_gpus(arguments)).gpus, site.pue)
-        return _say(context, arguments, power_object(draw), power_text(draw))
-    request = _request(arguments, context, gpu, site)
+        draw = estimate_power_draw(
+            gpu, CapacityRequest(gpu=gpu, gpus=_read_gpu_count_option(arguments)).gpus, site.pue
+        )
+        return _print_answer(context, arguments, power_to_json(draw), format_power_draw(draw))
+    request = _build_request(arguments, context, gpu, site)
     if arguments.measured is not None:
-        site_gpu = planned_gpu(arguments, cluster, option_caps=False)
-        request = _calibrated(arguments, context, request, site_gpu)
+        site_gpu = build_planned_gpu(arguments, cluster, option_caps=False)
+        request = _calibrate_request(arguments, context, request, site_gpu)
     if arguments.search:
-        found = find_layouts(request)
-        text = search_text(found, _planned_words(arguments, context))
-        return _say(context, arguments, search_object(found, request.calibration), text)
+        found = search_layouts(request)
+        text = format_search_result(found, _list_words_to_plan_again(arguments, context))
+        return _print_answer(context, arguments, layout_search_to_json(found, request.calibration), text)
     plan = plan_capacity(request)
-    return _say(context, arguments, plan_object(plan), plan_text(plan))
+    return _print_answer(context, arguments, plan_to_json(plan), format_plan(plan))
 
 
-def _planned_words(arguments: argparse.Namespace, context: Context) -> tuple[str, ...]:
+def _list_words_to_plan_again(arguments: argparse.Namespace, context: Context) -> tuple[str, ...]:
     """Return the words of this call that say nothing of the layout, its batch and sequence."""
     given = (
-        (option_name(name), str(getattr(arguments, name)))
+        (format_option_name(name), str(getattr(arguments, name)))
         for name in _KEPT
         if getattr(arguments, name) is not None
     )
-    return (*_shown(arguments, context), *(word for pair in given for word in pair))
+    return (*_mask_secrets(arguments, context), *(word for pair in given for word in pair))
 
 
-def _shown(arguments: argparse.Namespace, context: Context) -> tuple[str, ...]:
-    """Return the overrides without secrets."""
-    return masked_words(arguments.overrides, known_secrets(context.environ))
+def _mask_secrets(arguments: argparse.Namespace, context: Context) -> tuple[str, ...]:
+    return mask_command_line(arguments.overrides, find_secrets_in_environment(context.environ))
 
 
-def _gpus(arguments: argparse.Namespace) -> int:
+def _read_gpu_count_option(arguments: argparse.Namespace) -> int:
     return 1 if arguments.gpus is None else int(arguments.gpus)
 
 
-def _counted(
+def _plan_experiment(
     arguments: argparse.Namespace, context: Context, gpu: GpuSpec, site: SiteRates
 ) -> CapacityPlan:
     """Return the plan of an experiment, whose model is counted; raises HpckitError."""
     from hpckit.features.capacity import count_model  # noqa: PLC0415  # it imports Hydra
 
-    ranks = () if arguments.gpus is None else count_model.rank_overrides(gpu, arguments.gpus)
+    ranks = () if arguments.gpus is None else count_model.build_node_and_task_overrides(gpu, arguments.gpus)
     # Nothing runs: so many GPUs need not be those of the machine or the cluster here.
     anywhere = ("cluster.kind=slurm",) if ranks else ()
-    request = compose_request(arguments, context, more=(*ranks, *anywhere))
-    model, layout = count_model.count_model(request, context, quiet=arguments.json)
-    words = count_model.launched_words(_shown(arguments, context), ranks, gpu)
+    request = build_compose_request(arguments, context, more=(*ranks, *anywhere))
+    model, layout = count_model.build_and_count_experiment_model(request, context, quiet=arguments.json)
+    words = count_model.build_launch_overrides(_mask_secrets(arguments, context), ranks, gpu)
     kind = OptimizerKind(arguments.optimizer)
-    return count_model.plan_counted(model, layout, gpu, kind, site, words)
+    return count_model.plan_states_of_counted_model(model, layout, gpu, kind, site, words)
 
 
-def _calibrated(
+def _calibrate_request(
     arguments: argparse.Namespace, context: Context, request: CapacityRequest, site_gpu: GpuSpec
 ) -> CapacityRequest:
     """Return a request whose predictions follow a measured run; raises HpckitError.
@@ -253,23 +256,25 @@ def _calibrated(
     for name in ("step_s", "zero"):
         if getattr(arguments, name) is not None:
             raise UsageError(
-                f"{option_name(name)} does not go with --from: "
+                f"{format_option_name(name)} does not go with --from: "
                 + ("the step is predicted" if name == "step_s" else "no run of hpckit has ZeRO"),
                 hint="leave one of the two out",
             )
-    selection = find_evidence(arguments.measured, output_dir(arguments, context), cwd=context.cwd)
+    selection = find_launch_of_any_owner(
+        arguments.measured, choose_output_dir(arguments, context), cwd=context.cwd
+    )
     launch, index = selection.launch, selection.index
     if index is None and len(launch.runs) > 1:
         raise UsageError(
             f"--from {arguments.measured}: {launch.id} has {len(launch.runs)} runs",
             hint=f"name one, such as --from {launch.id}.0",
         )
-    run = measured_run(launch, index or 0)
-    found = calibrate(replace(request, gpu=site_gpu), run)
-    return replace(like_run(request, run, gpus=arguments.gpus), calibration=found)
+    run = read_measured_run(launch, index or 0)
+    found = compare_predictions_with_run(replace(request, gpu=site_gpu), run)
+    return replace(fill_request_from_run(request, run, gpus=arguments.gpus), calibration=found)
 
 
-def _say(context: Context, arguments: argparse.Namespace, found: dict[str, Any], text: str) -> int:
+def _print_answer(context: Context, arguments: argparse.Namespace, found: dict[str, Any], text: str) -> int:
     if arguments.json:
         context.say_json(found)
     else:
@@ -277,25 +282,22 @@ def _say(context: Context, arguments: argparse.Namespace, found: dict[str, Any],
     return 0
 
 
-def _request(
+def _build_request(
     arguments: argparse.Namespace, context: Context, gpu: GpuSpec, site: SiteRates
 ) -> CapacityRequest:
-    same = (
-        *("model", "parallel", "global_batch", "micro_batch", "sequence", "vocab"),
-        *("zero", "step_s"),
-    )
+    same = (*("model", "parallel", "global_batch", "micro_batch", "sequence", "vocab"), *("zero", "step_s"))
     return CapacityRequest(
         **{name: getattr(arguments, name) for name in same},
         gpu=gpu,
-        gpus=_gpus(arguments),
-        config=read_config(arguments.model, context),
+        gpus=_read_gpu_count_option(arguments),
+        config=read_model_config(arguments.model, context),
         precision=arguments.precision and NumberType(arguments.precision),
         optimizer=OptimizerKind(arguments.optimizer),
         recompute=arguments.recompute and Recomputation(arguments.recompute),
         attention=arguments.attention and AttentionKind(arguments.attention),
         fused=arguments.kernels == "fused",
         loss=arguments.loss and LossKind(arguments.loss),
-        tokens=None if arguments.tokens is None else read_count("--tokens ", arguments.tokens),
+        tokens=None if arguments.tokens is None else parse_count("--tokens ", arguments.tokens),
         site=site,
-        cluster_words=_shown(arguments, context),
+        cluster_words=_mask_secrets(arguments, context),
     )

@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from hpckit.model.metrics import JudgedRow, MetricValue, each_value, number_of
+from hpckit.model.metrics import JudgedRow, MetricValue, iterate_row_values, metric_value_to_number
 from hpckit.model.run import RunView
 from hpckit.patterns import lazy_pattern
-from hpckit.record.attempts import attempt_numbers
+from hpckit.record.attempts import list_attempt_numbers
 from hpckit.record.launches import Launch
-from hpckit.record.metrics.history import metric_history
-from hpckit.record.metrics.log import metrics_size
+from hpckit.record.metrics.history import read_metric_history
+from hpckit.record.metrics.log import read_metrics_file_size
 from hpckit.values import dataclass, field
 
 _UNSAFE = lazy_pattern(r"[^A-Za-z0-9_.-]")
@@ -33,25 +33,25 @@ class ExportedRun:
         return self.view.record.id
 
     @property
-    def name(self) -> str:
+    def safe_name(self) -> str:
         """Return the id in letters that are safe in a path and in a question to a store."""
         return _UNSAFE.sub("-", self.id).lstrip(".")
 
-    def history(self) -> Iterator[JudgedRow]:
+    def read_metric_history(self) -> Iterator[JudgedRow]:
         """Yield all rows, with what was undone."""
-        return metric_history(self.launch.paths.run(self.view.record.index))
+        return read_metric_history(self.launch.paths.run(self.view.record.index))
 
-    def values(self, *, undone: bool) -> Iterator[MetricValue]:
+    def read_values(self, *, undone: bool) -> Iterator[MetricValue]:
         """Yield every value that holds, and with `undone` those that do not as well."""
-        for judged in self.history():
-            for value in each_value(judged):
+        for judged in self.read_metric_history():
+            for value in iterate_row_values(judged):
                 if undone or not value.undone:
                     yield value
 
-    def stamp(self) -> tuple[Any, ...]:
+    def change_stamp(self) -> tuple[Any, ...]:
         """Return what changes whenever an export of the run would."""
         run = self.launch.paths.run(self.view.record.index)
-        sizes = [metrics_size(run.attempt(number)) for number in attempt_numbers(run.attempts)]
+        sizes = [read_metrics_file_size(run.attempt(number)) for number in list_attempt_numbers(run.attempts)]
         record = self.view.record
         return self.view.state, record.attempt, record.round, record.step, sizes
 
@@ -83,13 +83,13 @@ class Points:
     def __iter__(self) -> Iterator[Point]:
         stepless: dict[str, Point] = {}
         stepped = set[str]()
-        for value in self.run.values(undone=False):
-            number, step = number_of(value.value), value.row.step
+        for value in self.run.read_values(undone=False):
+            number, step = metric_value_to_number(value.value), value.row.step
             if number is None or isinstance(step, float):
                 self.left_out += 1
                 continue
             key = value.key.encode(errors="backslashreplace").decode()  # JSON has half characters
-            at = _seconds(value.row.at)
+            at = _parse_timestamp(value.row.at)
             point = Point(key=key, step=step or 0, at=at, number=float(number))
             if not self.fits(point):
                 self.left_out += 1
@@ -107,7 +107,7 @@ class Points:
         yield from last
 
 
-def _seconds(at: str) -> float:
+def _parse_timestamp(at: str) -> float:
     try:
         return datetime.fromisoformat(at).timestamp()
     except (ValueError, OverflowError):
@@ -135,28 +135,28 @@ _NOT_ALLOWED = lazy_pattern(r"[^A-Za-z0-9_. :/-]")
 _NO_PART = frozenset({"", ".", ".."})
 
 
-def mlflow_names(keys: Collection[str]) -> Mapping[str, str]:
+def build_mlflow_names(keys: Collection[str]) -> Mapping[str, str]:
     """Return the name of each key: the key itself, or one in the letters that MLflow allows.
 
     Keys whose names would be the same or too long have some letters of a digest at their end.
     """
-    names = {key: _allowed(key) for key in keys}
+    names = {key: _sanitize_mlflow_key(key) for key in keys}
     numbers = Counter(names.values())
     return {
-        key: _with_digest(name, key)
+        key: _append_digest(name, key)
         if len(name) > _LONGEST or (numbers[name] > 1 and name != key)
         else name
         for key, name in names.items()
     }
 
 
-def _allowed(key: str) -> str:
+def _sanitize_mlflow_key(key: str) -> str:
     """Return a key in allowed letters; MLflow takes it for a path, which has to be the shortest."""
     parts = _NOT_ALLOWED.sub("_", key).split("/")
     name = "/".join("_" if part in _NO_PART else part for part in parts)
     return f"_{name[1:]}" if name.startswith("..") else name
 
 
-def _with_digest(name: str, key: str) -> str:
+def _append_digest(name: str, key: str) -> str:
     digest = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:_DIGITS]
     return f"{name[: _LONGEST - _DIGITS - 1]}_{digest}"

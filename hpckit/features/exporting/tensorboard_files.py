@@ -17,25 +17,25 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from hpckit.features.exporting.exported_run import ExportedRun, Points, Written
-from hpckit.operations.output_file import part_folder
-from hpckit.record.store import make_folder
+from hpckit.operations.output_file import make_export_scratch_folder
+from hpckit.record.store import make_private_folder
 
 _OURS = "events.out.tfevents.*.hpckit"
 _VERSION = "brain.Event:2"
 """How files of events begin."""
 
 
-def write_run(run: ExportedRun, target: Path) -> Written:
+def export_run(run: ExportedRun, target: Path) -> Written:
     """Write a run to its folder below `target`; raises OSError."""
-    folder = make_folder(target / run.name)
+    folder = make_private_folder(target / run.safe_name)
     earlier = sorted(folder.glob(_OURS))
     points = Points(run=run)
-    with part_folder(target) as part:
+    with make_export_scratch_folder(target) as part:
         file = part / "events"
-        # In this thread: TensorBoard's EventFileWriter tells nobody of errors.
+        # In this thread: TensorBoard's EventFileWriter does not report errors.
         with file.open("wb") as opened:
             writer = RecordWriter(opened)
-            for event in _events(points):
+            for event in _build_events(points):
                 writer.write(event.SerializeToString())
         # TensorBoard reads the files of a folder in the order of their names.
         file.rename(folder / _OURS.replace("*", f"{time.time_ns():020d}"))
@@ -47,7 +47,7 @@ def write_run(run: ExportedRun, target: Path) -> Written:
     return Written(values=points.written, left_out=points.left_out)
 
 
-def _events(points: Points) -> Iterator[Event]:
+def _build_events(points: Points) -> Iterator[Event]:
     yield Event(wall_time=time.time(), file_version=_VERSION)
     yield Event(step=0, session_log=SessionLog(status=SessionLog.START))
     for point in points:

@@ -15,25 +15,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpckit.cli.options import add_flag, add_output_dir, add_references, output_dir
+from hpckit.cli.options import (
+    add_flag,
+    add_launches_or_runs_argument,
+    add_output_dir_option,
+    choose_output_dir,
+)
 from hpckit.context import Context
 from hpckit.errors import OutputError, UsageError
 from hpckit.features.exporting.documents import (
     ExportDocument,
     ExportKind,
-    output_kind,
-    tracker_module,
+    describe_marks_of_earlier_export,
+    import_tracker_module,
 )
 from hpckit.features.exporting.exported_run import ExportedRun, Written
-from hpckit.model.counted import counted
-from hpckit.operations.output_file import check_output_file, unwritable, write_output_file
-from hpckit.record.lock import exclusive
+from hpckit.model.counted import format_count
+from hpckit.operations.output_file import check_output_file, unwritable_file_error, write_output_file
+from hpckit.record.lock import hold_lock
 from hpckit.record.snapshot.collect import EXPORT_MARK
-from hpckit.record.store import make_folder
+from hpckit.record.store import make_private_folder
 from hpckit.values import dataclass, replace
-from hpckit.views.across_launches import named_runs
+from hpckit.views.across_launches import find_named_runs
 from hpckit.views.freshness import Freshness
-from hpckit.views.launch_view import Ask, launch_views, note_warnings
+from hpckit.views.launch_view import Ask, build_launch_views, print_view_warnings
 
 INTERVAL_S = 30.0
 """How often `--follow` looks for news."""
@@ -57,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[kind.value for kind in ExportKind],
         help=f"one of {', '.join(ExportKind)}",
     )
-    add_references(parser)
+    add_launches_or_runs_argument(parser)
     parser.add_argument(
         *("-o", "--to"),
         metavar="PATH",
@@ -65,10 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "mlflow a folder ./exports/KIND)",
     )
     add_flag(parser, "--follow", "repeat the export until all runs have ended")
-    add_flag(
-        parser, "--undone", "also values that a restart has undone, marked as such (csv, jsonl)"
-    )
-    add_output_dir(parser)
+    add_flag(parser, "--undone", "also values that a restart has undone, marked as such (csv, jsonl)")
+    add_output_dir_option(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
@@ -80,15 +83,15 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     request = ExportRequest(
         kind=kind,
         references=arguments.references,
-        base=output_dir(arguments, context),
+        base=choose_output_dir(arguments, context),
         target=target,
         undone=arguments.undone,
         follow=arguments.follow,
     )
     outcome = export_runs(request, context)
     if target is not None:
-        values = "" if kind is ExportKind.trace else f", {counted(outcome.values, 'value')}"
-        context.note(f"exported {counted(len(outcome.runs), 'run')}{values} to {target}")
+        values = "" if kind is ExportKind.trace else f", {format_count(outcome.values, 'value')}"
+        context.note(f"exported {format_count(len(outcome.runs), 'run')}{values} to {target}")
     # Traces and OpenMetrics have more than values, and need none.
     empty = outcome.runs and not outcome.values and not outcome.left_out
     if empty and not arguments.follow and kind not in {ExportKind.trace, ExportKind.openmetrics}:
@@ -96,7 +99,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         context.note(f"{have} no metrics: run.log(loss=...) writes them")
     if outcome.left_out:
         context.note(
-            f"left out {counted(outcome.left_out, 'value')} that {kind} has no "
+            f"left out {format_count(outcome.left_out, 'value')} that {kind} has no "
             "place for: texts, values without a whole step, names and steps that it does not take"
         )
     return 0
@@ -123,36 +126,32 @@ def export_runs(request: ExportRequest, context: Context) -> Written:
 
     Raises OutputError where standard output, without a target, is closed or cannot be written.
     """
-    _check(request)
+    _refuse_invalid_export_request(request)
     if request.target is None and not context.output_open:
-        raise OutputError(
-            "standard output cannot be written: it is closed", hint="name a file with -o PATH"
-        )
+        raise OutputError("standard output cannot be written: it is closed", hint="name a file with -o PATH")
     known: dict[str, Any] = {}
-    named_runs(request.references, request.base, context)  # before a folder is made for nothing
-    with _held_target(request, context):
+    find_named_runs(request.references, request.base, context)  # before a folder is made for nothing
+    with _lock_export_target(request, context):
         while True:
             began = time.monotonic()
-            named = named_runs(request.references, request.base, context)
-            views = launch_views(named, context, ask=Ask.open_runs, freshness=Freshness())
-            note_warnings(views, context)
-            runs = [
-                ExportedRun(launch=view.launch, view=run) for view in views for run in view.runs
-            ]
-            ended = all(run.view.settled for run in runs)
-            written = _write_changed(request, runs, known, context)
+            named = find_named_runs(request.references, request.base, context)
+            views = build_launch_views(named, context, ask=Ask.open_runs, freshness=Freshness())
+            print_view_warnings(views, context)
+            runs = [ExportedRun(launch=view.launch, view=run) for view in views for run in view.runs]
+            ended = all(run.view.can_no_longer_change for run in runs)
+            written = _export_what_changed(request, runs, known, context)
             if ended or not request.follow:
                 return replace(written, runs=tuple(run.id for run in runs))
             took = time.monotonic() - began
             context.sleep(max(INTERVAL_S, (_SHARE - 1) * took))
 
 
-def _check(request: ExportRequest) -> None:
+def _refuse_invalid_export_request(request: ExportRequest) -> None:
     if request.kind.is_tracker:
-        tracker_module(request.kind)
+        import_tracker_module(request.kind)
     if request.undone and request.kind not in {ExportKind.csv, ExportKind.jsonl}:
         raise UsageError(
-            f"an export to {request.kind} has one value per step, and none that was undone",
+            f"an export to {request.kind} has one value per step, without undone ones",
             hint="--undone is for csv and jsonl, which have a column for it",
         )
     if request.target is None and (request.follow or request.kind.is_tracker):
@@ -160,11 +159,11 @@ def _check(request: ExportRequest) -> None:
     if request.target is not None and request.kind.is_tracker and request.target.is_file():
         raise UsageError(f"{request.target} is a file", hint=f"{request.kind} writes a folder")
     if request.target is not None and not request.kind.is_tracker:
-        check_output_file(request.target, output_kind(request.kind))
+        check_output_file(request.target, describe_marks_of_earlier_export(request.kind))
 
 
 @contextmanager
-def _held_target(request: ExportRequest, context: Context) -> Iterator[None]:
+def _lock_export_target(request: ExportRequest, context: Context) -> Iterator[None]:
     """Hold the target alone; raises UsageError if it cannot be written."""
     target = request.target
     if target is None:
@@ -172,44 +171,44 @@ def _held_target(request: ExportRequest, context: Context) -> Iterator[None]:
         return
     try:
         if request.kind.is_tracker and not target.exists():
-            (make_folder(target) / EXPORT_MARK).touch()
+            (make_private_folder(target) / EXPORT_MARK).touch()
         with ExitStack() as stack:
-            _lock(target, stack, context)
+            _take_target_lock(target, stack, context)
             yield
     except OSError as error:
-        raise unwritable(target, error) from error
+        raise unwritable_file_error(target, error) from error
 
 
-def _lock(target: Path, stack: ExitStack, context: Context) -> None:
+def _take_target_lock(target: Path, stack: ExitStack, context: Context) -> None:
     """Take the lock next to the target, so that other hosts that see the file see the lock, too."""
     lock = target.with_name(f".{target.name}.lock")
     what = f"has been exporting to {target}"
     try:
-        stack.enter_context(exclusive(lock, at=context.now(), what=what, passing=True))
+        stack.enter_context(hold_lock(lock, at=context.now(), what=what, passing=True))
     except UsageError as error:
-        # Of the lock nobody has heard: its place is the target's.
+        # Users do not know the lock: name the target next to it.
         if isinstance(error.__cause__, OSError):
-            raise unwritable(target, error.__cause__) from error
+            raise unwritable_file_error(target, error.__cause__) from error
         raise
 
 
-def _write_changed(
+def _export_what_changed(
     request: ExportRequest, runs: Sequence[ExportedRun], known: dict[str, Any], context: Context
 ) -> Written:
     """Write what changed since the last call: of a tracker the runs, of a text all of it."""
-    stamps = {run.id: run.stamp() for run in runs}
+    stamps = {run.id: run.change_stamp() for run in runs}
     changed = [run for run in runs if known.get(run.id) != stamps[run.id]]
     known |= stamps
     if not changed:
         return Written()
     if request.kind.is_tracker:
-        return _write_tracker(request, changed)
+        return _export_runs_to_tracker(request, changed)
     return _write_document(request, runs, context)
 
 
-def _write_tracker(request: ExportRequest, runs: Sequence[ExportedRun]) -> Written:
+def _export_runs_to_tracker(request: ExportRequest, runs: Sequence[ExportedRun]) -> Written:
     """Write all runs; raises UsageError afterwards if the tracker refused some."""
-    write = partial(tracker_module(request.kind).write_run, target=request.target)
+    write = partial(import_tracker_module(request.kind).export_run, target=request.target)
     written, refused = Written(), list[UsageError]()
     for run in runs:
         try:
@@ -218,18 +217,16 @@ def _write_tracker(request: ExportRequest, runs: Sequence[ExportedRun]) -> Writt
             refused.append(error)
     if refused:
         done = len(runs) - len(refused)
-        others = f"; {counted(done, 'other run')} {'is' if done == 1 else 'are'} exported"
+        others = f"; {format_count(done, 'other run')} {'is' if done == 1 else 'are'} exported"
         raise UsageError(f"{refused[0]}{others if done else ''}", hint=refused[0].hint)
     return written
 
 
-def _write_document(
-    request: ExportRequest, runs: Sequence[ExportedRun], context: Context
-) -> Written:
+def _write_document(request: ExportRequest, runs: Sequence[ExportedRun], context: Context) -> Written:
     document = ExportDocument(request.kind, runs, context.now(), undone=request.undone)
     if request.target is None:
         context.stdout.writelines(document)
         context.stdout.flush()
     else:
-        write_output_file(request.target, document, output_kind(request.kind))
+        write_output_file(request.target, document, describe_marks_of_earlier_export(request.kind))
     return document.written

@@ -16,27 +16,27 @@ from typing import Any
 import wandb
 
 from hpckit.features.exporting.exported_run import ExportedRun, Points, Written
-from hpckit.operations.output_file import part_folder
-from hpckit.planning.tracker import wandb_id
-from hpckit.record.launches import load_settings
-from hpckit.record.store import make_folder
+from hpckit.operations.output_file import make_export_scratch_folder
+from hpckit.planning.tracker import compute_wandb_id
+from hpckit.record.launches import load_run_settings
+from hpckit.record.store import make_private_folder
 
 _DROPPED = frozenset({"", "_step", "_timestamp", "_runtime"})
 """Names that W&B gives to values of its own, and the one that it passes over."""
 
 
-def write_run(run: ExportedRun, target: Path) -> Written:
+def export_run(run: ExportedRun, target: Path) -> Written:
     """Write a run to a folder below `target`/wandb; raises OSError.
 
     All its points are held in memory: W&B takes steps in ascending order only.
     """
-    name = wandb_id(run.id)
-    folder = make_folder(target / "wandb")
+    name = compute_wandb_id(run.id)
+    folder = make_private_folder(target / "wandb")
     # W&B's steps begin at 0.
     points = Points(run=run, fits=lambda one: one.step >= 0 and one.key not in _DROPPED)
-    with part_folder(target) as part:
-        tracked = _begin(run, name, part)
-        for row in _rows(points):
+    with make_export_scratch_folder(target) as part:
+        tracked = _start_offline_wandb_run(run, name, part)
+        for row in _merge_values_by_step(points):
             step = row.pop("_step")
             tracked.log(row, step=step)
         made = Path(tracked.dir).parent
@@ -47,9 +47,9 @@ def write_run(run: ExportedRun, target: Path) -> Written:
     return Written(values=points.written, left_out=points.left_out)
 
 
-def _begin(run: ExportedRun, name: str, folder: Path) -> Any:
+def _start_offline_wandb_run(run: ExportedRun, name: str, folder: Path) -> Any:
     """Begin an offline run that reads nothing of this machine and prints nothing."""
-    _, config = load_settings(run.launch, run.view.record.index)
+    _, config = load_run_settings(run.launch, run.view.record.index)
     return wandb.init(
         id=name,
         name=run.id,
@@ -72,7 +72,7 @@ def _begin(run: ExportedRun, name: str, folder: Path) -> Any:
     )
 
 
-def _rows(points: Points) -> Iterator[dict[str, Any]]:
+def _merge_values_by_step(points: Points) -> Iterator[dict[str, Any]]:
     """Yield a row for each step, in ascending order, at the time of its last value."""
     of_step = attrgetter("step")
     for step, found in groupby(sorted(points, key=of_step), key=of_step):

@@ -1,8 +1,7 @@
 """A line through times of growing sizes: latency and time per byte, with confidence. Pure.
 
-The model of Hockney (1994): t = alpha + s * beta. Errors of times are relative, so that each
-point weighs 1 / t^2; points far off the line weigh less (Huber 1964), so that one disturbed size
-does not bend it.
+The model of Hockney (1994): t = alpha + s * beta. Errors of times are relative, so that each point weighs 1 /
+t^2; points far off the line weigh less (Huber 1964), so that one disturbed size does not bend it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228
 _NO_NOISE = 1e-9
 
 
-def fit_latency(sizes: Sequence[int], seconds: Sequence[float]) -> LatencyFit | None:
+def fit_latency_and_bandwidth(sizes: Sequence[int], seconds: Sequence[float]) -> LatencyFit | None:
     """Return the line through these times; None with fewer than two different sizes.
 
     Example: of 10 us + s / (1 GB/s), alpha_s is 1e-5 and beta_s_per_byte 1e-9. Neither is ever
@@ -37,11 +36,11 @@ def fit_latency(sizes: Sequence[int], seconds: Sequence[float]) -> LatencyFit | 
     if len({s for s, _ in points}) < 2:  # noqa: PLR2004  # a line needs two
         return None
     weights = [1.0] * len(points)
-    line = _line(points, weights)
+    line = _fit_weighted_line(points, weights)
     for _ in range(_ROUNDS):
-        weights = _huber(_residuals(points, line))
-        line = _line(points, weights)
-    alpha_error, beta_error, r2, spread = _confidence(points, weights, line)
+        weights = _compute_huber_weights(_compute_residuals(points, line))
+        line = _fit_weighted_line(points, weights)
+    alpha_error, beta_error, r2, spread = _estimate_fit_uncertainty(points, weights, line)
     return LatencyFit(
         alpha_s=line[0],
         beta_s_per_byte=line[1],
@@ -50,13 +49,15 @@ def fit_latency(sizes: Sequence[int], seconds: Sequence[float]) -> LatencyFit | 
         r2=r2,
         spread=spread,
         sizes=len(points),
-        doubt=_doubt(len(points), r2, spread),
+        doubt=_explain_doubtful_fit(len(points), r2, spread),
     )
 
 
-def _line(points: Sequence[tuple[float, float]], weights: Sequence[float]) -> tuple[float, float]:
+def _fit_weighted_line(
+    points: Sequence[tuple[float, float]], weights: Sequence[float]
+) -> tuple[float, float]:
     """Return alpha and beta of weighted least squares of relative errors."""
-    w, ws, wss, wt, wst = _sums(points, weights)
+    w, ws, wss, wt, wst = _sum_weighted_moments(points, weights)
     determinant = w * wss - ws * ws
     if determinant <= 0:
         return 0.0, wst / wss
@@ -66,7 +67,7 @@ def _line(points: Sequence[tuple[float, float]], weights: Sequence[float]) -> tu
     return (alpha, beta) if beta >= 0 else (wt / w, 0.0)
 
 
-def _sums(
+def _sum_weighted_moments(
     points: Sequence[tuple[float, float]], weights: Sequence[float]
 ) -> tuple[float, float, float, float, float]:
     relative = [(weight / (t * t), s, t) for weight, (s, t) in zip(weights, points, strict=True)]
@@ -79,28 +80,26 @@ def _sums(
     )
 
 
-def _residuals(points: Sequence[tuple[float, float]], line: tuple[float, float]) -> list[float]:
+def _compute_residuals(points: Sequence[tuple[float, float]], line: tuple[float, float]) -> list[float]:
     return [(t - line[0] - line[1] * s) / t for s, t in points]
 
 
-def _huber(residuals: Sequence[float]) -> list[float]:
+def _compute_huber_weights(residuals: Sequence[float]) -> list[float]:
     scale = _OF_NORMAL * median(abs(residual) for residual in residuals)
     limit = _HUBER * max(scale, _NO_NOISE)
     return [1.0 if abs(residual) <= limit else limit / abs(residual) for residual in residuals]
 
 
-def _confidence(
+def _estimate_fit_uncertainty(
     points: Sequence[tuple[float, float]], weights: Sequence[float], line: tuple[float, float]
 ) -> tuple[float, float, float, float]:
     """Return half the intervals of alpha and beta, R2, and the spread of relative errors."""
     left = math.fsum(
-        weight * one * one for weight, one in zip(weights, _residuals(points, line), strict=True)
+        weight * one * one for weight, one in zip(weights, _compute_residuals(points, line), strict=True)
     )
-    w, ws, wss, wt, _ = _sums(points, weights)
+    w, ws, wss, wt, _ = _sum_weighted_moments(points, weights)
     level = wt / w
-    total = math.fsum(
-        weight * ((t - level) / t) ** 2 for weight, (_, t) in zip(weights, points, strict=True)
-    )
+    total = math.fsum(weight * ((t - level) / t) ** 2 for weight, (_, t) in zip(weights, points, strict=True))
     r2 = max(0.0, 1 - left / total) if total > 0 else 0.0
     free = len(points) - 2
     determinant = w * wss - ws * ws
@@ -116,7 +115,7 @@ def _confidence(
     )
 
 
-def _doubt(sizes: int, r2: float, spread: float) -> str:
+def _explain_doubtful_fit(sizes: int, r2: float, spread: float) -> str:
     if sizes < FEWEST_SIZES:
         return f"{sizes} sizes are too few for a line; {FEWEST_SIZES} are needed"
     if r2 < LEAST_R2 and spread > MOST_SPREAD:
@@ -132,7 +131,7 @@ what the smallest one does: on a very slow network no megabyte is reached."""
 _SHARED = (CommOperation.all_gather, CommOperation.reduce_scatter, CommOperation.all_to_all)
 
 
-def is_enough(times: OperationTimes) -> bool:
+def has_enough_measurements(times: OperationTimes) -> bool:
     """Return whether so much was measured of an operation that its bandwidth may be judged."""
     seen = times.times
     if len(seen) < FEWEST_SIZES:
@@ -140,7 +139,7 @@ def is_enough(times: OperationTimes) -> bool:
     return seen[-1].size >= _LARGE or seen[-1].seconds >= _LONGER * seen[0].seconds
 
 
-def bus_factor(operation: CommOperation, ranks: int) -> float:
+def bus_bandwidth_factor(operation: CommOperation, ranks: int) -> float:
     """Return bus bandwidth divided by size / time, for so many ranks (2 or more).
 
     As https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md defines it.
@@ -151,21 +150,18 @@ def bus_factor(operation: CommOperation, ranks: int) -> float:
     return (ranks - 1) / ranks if operation in _SHARED else 1.0
 
 
-def bus_bandwidth(operation: CommOperation, ranks: int, size: int, seconds: float) -> float:
+def compute_bus_bandwidth(operation: CommOperation, ranks: int, size: int, seconds: float) -> float:
     """Return the bus bandwidth in bytes per second: comparable with what hardware promises."""
-    return size / seconds * bus_factor(operation, ranks)
+    return size / seconds * bus_bandwidth_factor(operation, ranks)
 
 
-def best_bus_bandwidth(
-    operation: CommOperation, ranks: int, times: Sequence[SizedTime]
-) -> float | None:
+def find_best_bus_bandwidth(operation: CommOperation, ranks: int, times: Sequence[SizedTime]) -> float | None:
     """Return the bus bandwidth of the size that reached most; None if nothing was measured."""
     return max(
-        (bus_bandwidth(operation, ranks, time_.size, time_.seconds) for time_ in times),
-        default=None,
+        (compute_bus_bandwidth(operation, ranks, time_.size, time_.seconds) for time_ in times), default=None
     )
 
 
-def rate_text(bytes_per_s: float | None) -> str:
+def format_bytes_per_second(bytes_per_s: float | None) -> str:
     """Return a rate as `1.23 GB/s`; empty if it is unknown."""
     return "" if bytes_per_s is None else f"{bytes_per_s / GIGA:.3g} GB/s"

@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from hpckit.features.interconnect.fit import best_bus_bandwidth, fit_latency, is_enough, rate_text
+from hpckit.features.interconnect.fit import (
+    find_best_bus_bandwidth,
+    fit_latency_and_bandwidth,
+    format_bytes_per_second,
+    has_enough_measurements,
+)
 from hpckit.features.interconnect.model import (
     CommOperation,
     InterconnectMeasurement,
@@ -19,12 +24,12 @@ from hpckit.features.interconnect.model import (
     OperationTimes,
     OperationVerdict,
 )
-from hpckit.features.interconnect.promise import promise_of
-from hpckit.model.counted import whole_percent
-from hpckit.model.finding import Finding, error, warning
+from hpckit.features.interconnect.promise import compute_nominal_bus_bandwidth
+from hpckit.model.counted import format_whole_percent
+from hpckit.model.finding import Finding, build_error_finding, build_warning_finding
 
 LOW = 0.7
-"""Below this share of the promise an operation is told. Our judgement: Azure's node checks want
+"""Below this share of the promise an operation is reported. Our judgement: Azure's node checks want
 95 % of it from eight A100 (228 of 240 GB/s), over networks 70 to 90 % are usual."""
 VERY_LOW = 0.35
 """Below this share it is an error: half of what is still tolerated, as one of two links gives."""
@@ -43,11 +48,11 @@ def judge_interconnect(
         if not operation.missing
     )
     found = [
-        *_wrong(measured),
-        *_slow_parts(measured),
-        *_below_promise(measured, operations),
-        *_slower_than_earlier(operations),
-        *_narrow(measured),
+        *_report_wrong_results(measured),
+        *_report_slow_nodes_and_links(measured),
+        *_report_below_nominal_bandwidth(measured, operations),
+        *_report_slower_than_earlier(operations),
+        *_report_degraded_gpu_links(measured),
     ]
     findings = tuple(sorted(found, key=lambda one: not one.is_error))
     return InterconnectVerdict(operations=operations, findings=findings)
@@ -60,15 +65,15 @@ def judge_operation(
     earlier: Sequence[KeptMeasurement],
 ) -> OperationVerdict:
     """Return the line, the best bus bandwidth and the promise of an operation."""
-    best = best_bus_bandwidth(times.operation, measured.ranks, times.times)
-    promise = promise_of(times.operation, measured)
-    usual, count = usual_rate(times.operation, shape, earlier)
+    best = find_best_bus_bandwidth(times.operation, measured.ranks, times.times)
+    promise = compute_nominal_bus_bandwidth(times.operation, measured)
+    usual, count = compute_median_earlier_bandwidth(times.operation, shape, earlier)
     return OperationVerdict(
         operation=times.operation,
-        fit=fit_latency(
+        fit=fit_latency_and_bandwidth(
             [time_.size for time_ in times.times], [time_.seconds for time_ in times.times]
         ),
-        enough=is_enough(times),
+        enough=has_enough_measurements(times),
         bus_bytes_per_s=best,
         promise=promise,
         share=best / promise.bytes_per_s if best and promise.bytes_per_s else None,
@@ -77,27 +82,25 @@ def judge_operation(
     )
 
 
-def below_promise(measured: InterconnectMeasurement) -> bool | None:
+def is_below_nominal_bandwidth(measured: InterconnectMeasurement) -> bool | None:
     """Return whether an operation stays below what links promise; None if none is promised."""
     shares = [
         best / promise
         for operation in measured.operations
-        if is_enough(operation) and not operation.operation.needs_device
-        if (promise := promise_of(operation.operation, measured).bytes_per_s)
-        if (best := best_bus_bandwidth(operation.operation, measured.ranks, operation.times))
+        if has_enough_measurements(operation) and not operation.operation.copies_between_host_and_gpu
+        if (promise := compute_nominal_bus_bandwidth(operation.operation, measured).bytes_per_s)
+        if (best := find_best_bus_bandwidth(operation.operation, measured.ranks, operation.times))
     ]
     return any(share < LOW for share in shares) if shares else None
 
 
-def _wrong(measured: InterconnectMeasurement) -> Iterator[Finding]:
+def _report_wrong_results(measured: InterconnectMeasurement) -> Iterator[Finding]:
     for operation in measured.operations:
         if operation.wrong_ranks:
             ranks = ", ".join(map(str, operation.wrong_ranks))
-            numbers = sorted(
-                {rank // max(1, measured.ranks_per_node) for rank in operation.wrong_ranks}
-            )
-            hosts = ", ".join(measured.hosts[node] for node in numbers if node < measured.nodes)
-            yield error(
+            numbers = sorted({rank // max(1, measured.ranks_per_node) for rank in operation.wrong_ranks})
+            hosts = ", ".join(measured.hosts[node] for node in numbers if node < measured.node_count)
+            yield build_error_finding(
                 operation.operation,
                 ranks,
                 f"{operation.operation} gave a wrong result on rank {ranks} ({hosts}): data is "
@@ -107,9 +110,9 @@ def _wrong(measured: InterconnectMeasurement) -> Iterator[Finding]:
             )
 
 
-def _slow_parts(measured: InterconnectMeasurement) -> Iterator[Finding]:
-    found = measured.found
-    make = error if found.factor >= SURELY_SLOW else warning
+def _report_slow_nodes_and_links(measured: InterconnectMeasurement) -> Iterator[Finding]:
+    found = measured.found_slow_nodes_and_links
+    make = build_error_finding if found.factor >= SURELY_SLOW else build_warning_finding
     for node in found.nodes:
         host = measured.hosts[node]
         yield make(
@@ -132,53 +135,55 @@ def _slow_parts(measured: InterconnectMeasurement) -> Iterator[Finding]:
         )
 
 
-def _below_promise(
+def _report_below_nominal_bandwidth(
     measured: InterconnectMeasurement, operations: Sequence[OperationVerdict]
 ) -> Iterator[Finding]:
     for operation in operations:
         if operation.share is None or operation.share >= LOW or not operation.enough:
             continue
-        make = error if operation.share < VERY_LOW else warning
-        cause, remedy = _likely_cause(operation.promise.path, measured)
+        make = build_error_finding if operation.share < VERY_LOW else build_warning_finding
+        cause, remedy = _explain_likely_cause(operation.promise.path, measured)
         yield make(
             operation.operation,
-            whole_percent(operation.share),
-            f"{operation.operation} reaches {rate_text(operation.bus_bytes_per_s)}, "
-            f"{whole_percent(operation.share)} of {rate_text(operation.promise.bytes_per_s)} "
+            format_whole_percent(operation.share),
+            f"{operation.operation} reaches {format_bytes_per_second(operation.bus_bytes_per_s)}, "
+            f"{format_whole_percent(operation.share)} of "
+            f"{format_bytes_per_second(operation.promise.bytes_per_s)} "
             f"({operation.promise.words}); likely: {cause}",
             remedy,
         )
 
 
-def _slower_than_earlier(operations: Sequence[OperationVerdict]) -> Iterator[Finding]:
+def _report_slower_than_earlier(operations: Sequence[OperationVerdict]) -> Iterator[Finding]:
     for operation in operations:
         if not operation.earlier or not operation.bus_bytes_per_s or not operation.enough:
             continue
         share = operation.bus_bytes_per_s / operation.earlier
         if share < SLOWER:
-            yield warning(
+            yield build_warning_finding(
                 operation.operation,
-                whole_percent(share),
-                f"{operation.operation} is {whole_percent(1 - share)} slower than the median of "
-                f"{operation.earlier_count} earlier measurements, {rate_text(operation.earlier)}",
+                format_whole_percent(share),
+                f"{operation.operation} is {format_whole_percent(1 - share)} slower than the "
+                f"median of {operation.earlier_count} earlier measurements, "
+                f"{format_bytes_per_second(operation.earlier)}",
                 "measure again, on other nodes too: other jobs on the network, another driver or "
                 "NCCL, or a part that fails",
             )
 
 
-def _narrow(measured: InterconnectMeasurement) -> Iterator[Finding]:
+def _report_degraded_gpu_links(measured: InterconnectMeasurement) -> Iterator[Finding]:
     for node in measured.links:
         for number, gpu in enumerate(node.gpus or ()):
             now, most = gpu.pcie_width, gpu.pcie_width_max
             if now and most and now < most:
-                yield warning(
+                yield build_warning_finding(
                     "PCIe",
                     now,
                     f"GPU {number} of {node.host} uses {now} of {most} PCIe lanes",
                     "the site can reseat the card or its riser",
                 )
             if gpu.nvlinks and gpu.nvlinks_down:
-                yield warning(
+                yield build_warning_finding(
                     "NVLink",
                     gpu.nvlinks,
                     f"{gpu.nvlinks_down} of {gpu.nvlinks + gpu.nvlinks_down} NVLinks of GPU "
@@ -187,9 +192,11 @@ def _narrow(measured: InterconnectMeasurement) -> Iterator[Finding]:
                 )
 
 
-def _likely_cause(path: LinkPath, measured: InterconnectMeasurement) -> tuple[str, str]:
-    """Return the likely cause, and what to do about it."""
-    found, gpus = measured.found, [gpu for node in measured.links for gpu in node.gpus or ()]
+def _explain_likely_cause(path: LinkPath, measured: InterconnectMeasurement) -> tuple[str, str]:
+    found, gpus = (
+        measured.found_slow_nodes_and_links,
+        [gpu for node in measured.links for gpu in node.gpus or ()],
+    )
     if path is LinkPath.between_nodes:
         fabric = any(node.ports for node in measured.links)
         if fabric and (measured.network or "").lower() == "socket":
@@ -200,9 +207,7 @@ def _likely_cause(path: LinkPath, measured: InterconnectMeasurement) -> tuple[st
         if found.nodes or found.links:
             return "the slow node or link that is named", "leave it out, then measure again"
     else:
-        if any(
-            (gpu.pcie_width or 0) < (gpu.pcie_width_max or 0) and gpu.pcie_width for gpu in gpus
-        ):
+        if any((gpu.pcie_width or 0) < (gpu.pcie_width_max or 0) and gpu.pcie_width for gpu in gpus):
             return "a GPU with fewer PCIe lanes than it has", "tell the site which GPU it is"
         if any(gpu.nvlinks_down for gpu in gpus):
             return "NVLinks that are down", "tell the site which GPU it is"
@@ -224,12 +229,12 @@ SLOWER = 0.8
 a network change it by a tenth from day to day."""
 
 
-def shape_of(measured: InterconnectMeasurement, cluster: str) -> MeasuredShape:
+def describe_measured_hardware(measured: InterconnectMeasurement, cluster: str) -> MeasuredShape:
     """Return the shape of a measurement on the cluster of this name."""
     names = sorted({gpu.name for node in measured.links for gpu in node.gpus or ()})
     return MeasuredShape(
         cluster=cluster,
-        nodes=measured.nodes,
+        nodes=measured.node_count,
         ranks=measured.ranks,
         device=measured.device,
         backend=measured.backend,
@@ -237,23 +242,23 @@ def shape_of(measured: InterconnectMeasurement, cluster: str) -> MeasuredShape:
     )
 
 
-def kept_of(measured: InterconnectMeasurement, cluster: str) -> KeptMeasurement:
+def summarize_for_later_comparison(measured: InterconnectMeasurement, cluster: str) -> KeptMeasurement:
     """Return what later measurements are compared with: what was measured enough."""
     reached = {
-        operation.operation.value: best_bus_bandwidth(
+        operation.operation.value: find_best_bus_bandwidth(
             operation.operation, measured.ranks, operation.times
         )
         for operation in measured.operations
-        if is_enough(operation) and not operation.wrong_ranks
+        if has_enough_measurements(operation) and not operation.wrong_ranks
     }
     return KeptMeasurement(
         at=measured.at.isoformat(),
-        shape=shape_of(measured, cluster),
+        shape=describe_measured_hardware(measured, cluster),
         bus_bytes_per_s={name: rate for name, rate in reached.items() if rate is not None},
     )
 
 
-def usual_rate(
+def compute_median_earlier_bandwidth(
     operation: CommOperation, shape: MeasuredShape, earlier: Sequence[KeptMeasurement]
 ) -> tuple[float | None, int]:
     """Return the median bytes per second of earlier measurements of this shape, and their number.

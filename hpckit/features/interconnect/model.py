@@ -30,7 +30,7 @@ class CommOperation(StrEnum):
     device_to_host = "device_to_host"
 
     @property
-    def needs_device(self) -> bool:
+    def copies_between_host_and_gpu(self) -> bool:
         """Whether it copies between the host's memory and a GPU's; all others join ranks."""
         return self in {CommOperation.host_to_device, CommOperation.device_to_host}
 
@@ -153,20 +153,18 @@ class InterconnectMeasurement:
     v: int = VERSION
 
     @property
-    def nodes(self) -> int:
+    def node_count(self) -> int:
         """How many nodes took part."""
         return len(self.hosts)
 
     @property
-    def found(self) -> SlowParts:
+    def found_slow_nodes_and_links(self) -> SlowParts:
         """What a search found; nothing without one."""
         return self.search.found if self.search else SlowParts()
 
-    def times(self, operation: CommOperation) -> tuple[SizedTime, ...]:
+    def find_times(self, operation: CommOperation) -> tuple[SizedTime, ...]:
         """Return what was measured of an operation; empty if nothing was."""
-        return next(
-            (measured.times for measured in self.operations if measured.operation is operation), ()
-        )
+        return next((measured.times for measured in self.operations if measured.operation is operation), ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,10 +193,9 @@ class KeptMeasurement:
 class LatencyFit:
     """The line t = alpha + s * beta: latency in seconds, and seconds per byte.
 
-    `*_error` is half of the interval that has the true value with 95 % confidence. `r2` is the
-    share of the variance that the line explains, of relative errors; `spread` is their standard
-    deviation. `doubt` says why the line is
-    not to be trusted; empty if it is.
+    `*_error` is half of the interval that has the true value with 95 % confidence. `r2` is the share of the
+    variance that the line explains, of relative errors; `spread` is their standard deviation. `doubt` says
+    why the line is not to be trusted; empty if it is.
     """
 
     alpha_s: float
@@ -235,9 +232,8 @@ class PathPromise:
 class OperationVerdict:
     """What an operation reached: the best bus bandwidth, and its share of the promise.
 
-    `enough` was measured for its bandwidth to be judged.
-    `earlier` is the median of the earlier measurements of the same shape, bytes per second, and
-    `earlier_count` how many they are.
+    `enough` was measured for its bandwidth to be judged. `earlier` is the median of the earlier measurements
+    of the same shape, bytes per second, and `earlier_count` how many they are.
     """
 
     operation: CommOperation
@@ -281,10 +277,10 @@ class CommBenchRequest:
     search: SearchMode = SearchMode.auto
 
 
-def sizes_between(smallest: int, largest: int) -> tuple[int, ...]:
+def list_doubling_sizes(smallest: int, largest: int) -> tuple[int, ...]:
     """Return doubling sizes; the last one is at most `largest`.
 
-    Example: `sizes_between(1024, 5000)` is (1024, 2048, 4096).
+    Example: `list_doubling_sizes(1024, 5000)` is (1024, 2048, 4096).
     """
     found = [smallest]
     while found[-1] * 2 <= largest:
@@ -292,10 +288,10 @@ def sizes_between(smallest: int, largest: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def read_sizes(text: str) -> tuple[int, int]:
+def parse_size_range(text: str) -> tuple[int, int]:
     """Return the bounds that `1KiB:64MiB` names; raises UsageError."""
     first, colon, last = text.partition(":")
-    smallest, largest = _size(first, text), _size(last if colon else first, text)
+    smallest, largest = _parse_size(first, text), _parse_size(last if colon else first, text)
     if not SMALLEST <= smallest <= largest <= LARGEST:
         raise UsageError(
             f"--sizes {text}: from 1KiB to 4GiB, and the smallest first", hint="--sizes 1KiB:64MiB"
@@ -303,18 +299,18 @@ def read_sizes(text: str) -> tuple[int, int]:
     return smallest, largest
 
 
-def _size(word: str, text: str) -> int:
+def _parse_size(word: str, text: str) -> int:
     found = _SIZE.fullmatch(word.strip())
     unit = _UNITS.get(found[2].lower() or "b") if found else None
     if not found or unit is None:
         raise UsageError(
-            f"--sizes {text}: {word!r} is no size",
+            f"--sizes {text}: {word!r} is not a size",
             hint="numbers with B, KiB, MiB or GiB: --sizes 1KiB:64MiB",
         )
     return int(found[1]) * unit
 
 
-def read_operations(words: Sequence[str]) -> tuple[CommOperation, ...]:
+def parse_operations(words: Sequence[str]) -> tuple[CommOperation, ...]:
     """Return the operations of `all_reduce,broadcast`, each once; all without any word.
 
     Raises UsageError.
@@ -330,7 +326,7 @@ def read_operations(words: Sequence[str]) -> tuple[CommOperation, ...]:
     return tuple(dict.fromkeys(known[name] for name in names)) or tuple(CommOperation)
 
 
-def read_time(seconds: float) -> float:
+def check_time_bound(seconds: float) -> float:
     """Return the time bound, from 1 second to an hour; raises UsageError."""
     if not LEAST_S <= seconds <= MOST_S:
         raise UsageError(f"--time-s {seconds:g}: it is in seconds, from {LEAST_S:g} to {MOST_S:g}")

@@ -9,13 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hpckit.features.interconnect.model import (
-    CommOperation,
-    InterconnectMeasurement,
-    LinkPath,
-    PathPromise,
-)
-from hpckit.model.counted import counted
+from hpckit.features.interconnect.model import CommOperation, InterconnectMeasurement, LinkPath, PathPromise
+from hpckit.model.counted import format_count
 from hpckit.model.environment.facts import GpuFacts, NodeLinks
 from hpckit.values import replace
 
@@ -36,114 +31,111 @@ _MOST_OF_GLOO = 10.0
 ten gigabits are what one core sends."""
 
 
-def path_of(operation: CommOperation, nodes: int) -> LinkPath:
+def find_link_path(operation: CommOperation, nodes: int) -> LinkPath:
     """Return between what an operation's slowest bytes go, over so many nodes."""
-    if operation.needs_device:
+    if operation.copies_between_host_and_gpu:
         return LinkPath.host_device
     return LinkPath.between_nodes if nodes > 1 else LinkPath.within_node
 
 
-def promise_of(operation: CommOperation, measured: InterconnectMeasurement) -> PathPromise:
+def compute_nominal_bus_bandwidth(operation: CommOperation, measured: InterconnectMeasurement) -> PathPromise:
     """Return what the links promise an operation's bus bandwidth; of several nodes the least.
 
     A ring has all networks of a node, and is bounded by what leads through the node; a message
     between two ranks of different nodes has its rank's share of them.
     """
-    path = path_of(operation, measured.nodes)
+    path = find_link_path(operation, measured.node_count)
     if not measured.links:
-        return _nothing(path, "the nodes said nothing of their links")
-    promises = [_of_node(path, link, operation, measured) for link in measured.links]
+        return _build_unknown_bandwidth(path, "the nodes reported nothing about their links")
+    promises = [_compute_nominal_node_bandwidth(path, link, operation, measured) for link in measured.links]
     unknown = next((promise for promise in promises if promise.bytes_per_s is None), None)
-    return unknown or min(promises, key=lambda one: one.bytes_per_s or 0.0)
+    return unknown or min(promises, key=lambda promise: promise.bytes_per_s or 0.0)
 
 
-def _of_node(
+def _compute_nominal_node_bandwidth(
     path: LinkPath, links: NodeLinks, operation: CommOperation, measured: InterconnectMeasurement
 ) -> PathPromise:
     if path is LinkPath.host_device:
-        return _pcie(path, links.gpus or ())
+        return _compute_nominal_pcie_bandwidth(path, links.gpus or ())
     if path is LinkPath.within_node:
-        if operation is CommOperation.point_to_point and any(
-            gpu.nvlinks for gpu in links.gpus or ()
-        ):
-            return _nothing(path, "the NVLinks of a GPU may lead to several others")
-        return _within(links, measured)
-    network = _network(links, measured)
+        if operation is CommOperation.point_to_point and any(gpu.nvlinks for gpu in links.gpus or ()):
+            return _build_unknown_bandwidth(path, "the NVLinks of a GPU may lead to several others")
+        return _nominal_bandwidth_within_node(links, measured)
+    network = _nominal_network_bandwidth_of_node(links, measured)
     if network.bytes_per_s is None or operation in _SHARING:
-        return _share(network, operation, measured)
-    inside = _within(links, measured) if measured.ranks_per_node > 1 else network
+        return _divide_network_among_ranks(network, operation, measured)
+    inside = _nominal_bandwidth_within_node(links, measured) if measured.ranks_per_node > 1 else network
     if inside.bytes_per_s is None or inside.bytes_per_s >= network.bytes_per_s:
         return network
     return replace(inside, path=path, words=f"{inside.words}, less than the networks")
 
 
-def _within(links: NodeLinks, measured: InterconnectMeasurement) -> PathPromise:
+def _nominal_bandwidth_within_node(links: NodeLinks, measured: InterconnectMeasurement) -> PathPromise:
     path = LinkPath.within_node
     if measured.device == "cpu":
-        return _nothing(path, "ranks on CPUs of one node talk through its memory")
+        return _build_unknown_bandwidth(path, "ranks on CPUs of one node talk through its memory")
     gpus = links.gpus or ()
     if not gpus:
-        return _nothing(path, f"{links.host} does not say which GPUs it has")
+        return _build_unknown_bandwidth(path, f"{links.host} does not say which GPUs it has")
     if not all(gpu.nvlinks for gpu in gpus):
-        return _pcie(path, gpus)
+        return _compute_nominal_pcie_bandwidth(path, gpus)
     # A link that is down counts: it is promised, and its lack is what a low share tells.
     count, gpu = min(
-        (((gpu.nvlinks or 0) + (gpu.nvlinks_down or 0), gpu) for gpu in gpus),
-        key=lambda one: one[0],
+        (((gpu.nvlinks or 0) + (gpu.nvlinks_down or 0), gpu) for gpu in gpus), key=lambda one: one[0]
     )
-    rate = next(
-        (gbytes for least, gbytes in _NVLINK if (gpu.capability_number or 0) >= least), None
-    )
+    rate = next((gbytes for least, gbytes in _NVLINK if (gpu.capability_number or 0) >= least), None)
     if rate is None:
-        return _nothing(path, f"the NVLinks of {gpu.name} are not in our table")
-    words = f"{counted(count, 'NVLink')} x {rate:g} GB/s"
+        return _build_unknown_bandwidth(path, f"the NVLinks of {gpu.name} are not in our table")
+    words = f"{format_count(count, 'NVLink')} x {rate:g} GB/s"
     return PathPromise(path=path, bytes_per_s=count * rate * _GIGA, words=words)
 
 
-def _pcie(path: LinkPath, gpus: Sequence[GpuFacts]) -> PathPromise:
+def _compute_nominal_pcie_bandwidth(path: LinkPath, gpus: Sequence[GpuFacts]) -> PathPromise:
     """Return the promise of the slots: a narrow one is promised what the GPU could use."""
     found: list[tuple[float, str]] = []
     for links in gpus:
         generation = links.pcie_generation_max or links.pcie_generation
         width = links.pcie_width_max or links.pcie_width
         if not width or generation not in _LANE:
-            return _nothing(path, f"the PCIe slot of {links.name} is not known")
+            return _build_unknown_bandwidth(path, f"the PCIe slot of {links.name} is not known")
         lane = _LANE[generation]
         words = f"{width} lanes of PCIe {generation} x {lane:g} GB/s x {_OF_PCIE:g}"
         found.append((width * lane * _OF_PCIE * _GIGA, words))
     if not found:
-        return _nothing(path, "no GPU says how it is connected")
+        return _build_unknown_bandwidth(path, "no GPU says how it is connected")
     rate, words = min(found)
     return PathPromise(path=path, bytes_per_s=rate, words=words)
 
 
-def _network(links: NodeLinks, measured: InterconnectMeasurement) -> PathPromise:
+def _nominal_network_bandwidth_of_node(links: NodeLinks, measured: InterconnectMeasurement) -> PathPromise:
     """Return what all networks of a node carry together, as far as its GPUs reach them."""
     path = LinkPath.between_nodes
     if measured.device != "cpu" and links.ports:
         rates = [port.gbit_per_s for port in links.ports]
         what = "fabric port"
     else:
-        rates = [max(_known(interface.gbit_per_s for interface in links.interfaces), default=None)]
+        rates = [
+            max(_drop_unknown_rates(interface.gbit_per_s for interface in links.interfaces), default=None)
+        ]
         what = "network card"
-    known = _known(rates)
+    known = _drop_unknown_rates(rates)
     if len(known) < len(rates) or not known:
-        return _nothing(path, f"{links.host} does not say how fast its networks are")
+        return _build_unknown_bandwidth(path, f"{links.host} does not say how fast its networks are")
     total = sum(known)
     if measured.device == "cpu" and total > _MOST_OF_GLOO:
-        return _nothing(path, f"gloo on CPUs does not fill a network of {total:g} Gbit/s")
-    words = f"{counted(len(known), what)}, {total:g} Gbit/s / {_BITS}"
+        return _build_unknown_bandwidth(path, f"gloo on CPUs does not fill a network of {total:g} Gbit/s")
+    words = f"{format_count(len(known), what)}, {total:g} Gbit/s / {_BITS}"
     network = PathPromise(path=path, bytes_per_s=total / _BITS * _GIGA, words=words)
-    slots = _pcie(path, links.gpus or ())
+    slots = _compute_nominal_pcie_bandwidth(path, links.gpus or ())
     count = min(measured.ranks_per_node, len(links.gpus or ()))
     if slots.bytes_per_s is None or count * slots.bytes_per_s * _SLACK >= total / _BITS * _GIGA:
         return network
     # The networks are further away than the slots of these GPUs let through.
-    words = f"{counted(count, 'GPU')} x {slots.words}"
+    words = f"{format_count(count, 'GPU')} x {slots.words}"
     return PathPromise(path=path, bytes_per_s=count * slots.bytes_per_s, words=words)
 
 
-def _share(
+def _divide_network_among_ranks(
     network: PathPromise, operation: CommOperation, measured: InterconnectMeasurement
 ) -> PathPromise:
     """Return a rank's share of the networks of its node.
@@ -161,9 +153,9 @@ def _share(
     return PathPromise(path=network.path, bytes_per_s=rate, words=words)
 
 
-def _known(rates: Iterable[float | None]) -> list[float]:
+def _drop_unknown_rates(rates: Iterable[float | None]) -> list[float]:
     return [rate for rate in rates if rate]
 
 
-def _nothing(path: LinkPath, why: str) -> PathPromise:
+def _build_unknown_bandwidth(path: LinkPath, why: str) -> PathPromise:
     return PathPromise(path=path, bytes_per_s=None, words=f"no promise known: {why}")

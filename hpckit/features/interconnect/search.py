@@ -10,7 +10,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from statistics import median, quantiles
 
 from hpckit.features.interconnect.model import NodeGroupTime, SearchMode, SlowLink, SlowParts
-from hpckit.planning.preflight.peers import Group, Round, rounds_of
+from hpckit.planning.preflight.peers import Group, Round, group_pairs_into_rounds
 
 GroupTimes = Sequence[NodeGroupTime]
 Search = Generator[Round, GroupTimes, SlowParts]
@@ -29,29 +29,29 @@ _REFERENCES = 4
 than a quarter are then healthy, which shows how fast a pair should be."""
 
 
-def search_slow(nodes: int, mode: SearchMode) -> Search:
+def start_slow_node_search(nodes: int, mode: SearchMode) -> Search:
     """Return a search over the nodes 0 to `nodes` - 1.
 
     ```python
-    search = search_slow(4, SearchMode.pairs)
+    search = start_slow_node_search(4, SearchMode.pairs)
     groups = next(search)  # ((0, 3), (1, 2))
     groups = search.send([measured(group) for group in groups])
     ```
     """
     halves = mode is SearchMode.bisect or (mode is SearchMode.auto and nodes > MOST_PAIRED)
-    return _by_halves(range(nodes)) if halves else _by_pairs(range(nodes))
+    return _search_by_halves(range(nodes)) if halves else _search_by_pairs(range(nodes))
 
 
-def _by_pairs(nodes: Sequence[int]) -> Search:
+def _search_by_pairs(nodes: Sequence[int]) -> Search:
     """Measure every pair once, and the slow ones twice again: slow once may be a disturbance.
 
     Again means alone, so that no other pair disturbs it; unless there are too many.
     """
     most_alone = _MOST_ALONE * len(nodes)
-    return find_slow_parts(*(yield from _pair_times(tournament(nodes), most_alone)))
+    return find_slow_nodes_and_links(*(yield from _measure_pairs(list_round_robin_rounds(nodes), most_alone)))
 
 
-def _pair_times(
+def _measure_pairs(
     rounds: Sequence[Round], most_alone: int = 0
 ) -> Generator[Round, GroupTimes, tuple[dict[Group, float], float]]:
     """Return the times of pairs, and from which factor on one is slow; slow ones measured again.
@@ -61,18 +61,18 @@ def _pair_times(
     seen: list[NodeGroupTime] = []
     for pairs in rounds:
         seen += yield pairs
-    factor = slow_factor(seen)
+    factor = estimate_slowness_threshold(seen)
     times = {group.nodes: group.seconds for group in seen}
     for _ in range(_AGAIN):
-        slow = slow_pairs(times, factor)
+        slow = find_slow_pairs(times, factor)
         alone = len(slow) <= most_alone
-        for again in [(pair,) for pair in slow] if alone else rounds_of(slow):
+        for again in [(pair,) for pair in slow] if alone else group_pairs_into_rounds(slow):
             for each in (yield again):
                 times[each.nodes] = min(times[each.nodes], each.seconds)
     return times, factor
 
 
-def _by_halves(nodes: Sequence[int]) -> Search:
+def _search_by_halves(nodes: Sequence[int]) -> Search:
     """Measure all nodes in pairs at once, then all pairs of those whose pair was slow.
 
     If no pair was, a link may be slow: then halves are measured, and the halves of the slow one. If
@@ -81,51 +81,51 @@ def _by_halves(nodes: Sequence[int]) -> Search:
     it than all messages of a node of its group take over others.
     """
     if len(nodes) <= _PAIRED_AT_LAST:
-        return (yield from _by_pairs(nodes))
+        return (yield from _search_by_pairs(nodes))
     suspects: list[int] = []
     if len(nodes) >= _FEWEST_AT_ONCE:
-        suspects = yield from _slow_at_once(nodes)
+        suspects = yield from _find_nodes_of_slow_pairs(nodes)
     if not suspects:
-        suspects = yield from _around_a_link(nodes)
+        suspects = yield from _find_nodes_of_slow_link(nodes)
     if not suspects:
         return SlowParts()
     suspects = suspects[: (MOST_PAIRED - _REFERENCES) // 2]
     others = [node for node in nodes if node not in suspects][: len(suspects) + _REFERENCES]
-    return (yield from _by_pairs(sorted([*suspects, *others])))
+    return (yield from _search_by_pairs(sorted([*suspects, *others])))
 
 
-def _slow_at_once(nodes: Sequence[int]) -> Generator[Round, GroupTimes, list[int]]:
+def _find_nodes_of_slow_pairs(nodes: Sequence[int]) -> Generator[Round, GroupTimes, list[int]]:
     """Return the nodes of pairs that are slow in a round of all nodes, also when measured again."""
     pairs = [(nodes[place], nodes[place + 1]) for place in range(0, len(nodes) - 1, 2)]
     if len(nodes) % 2:
         pairs.append((nodes[0], nodes[-1]))
-    times, factor = yield from _pair_times(rounds_of(pairs))
-    return sorted({node for pair in slow_pairs(times, factor) for node in pair})
+    times, factor = yield from _measure_pairs(group_pairs_into_rounds(pairs))
+    return sorted({node for pair in find_slow_pairs(times, factor) for node in pair})
 
 
-def _around_a_link(nodes: Sequence[int]) -> Generator[Round, GroupTimes, list[int]]:
+def _find_nodes_of_slow_link(nodes: Sequence[int]) -> Generator[Round, GroupTimes, list[int]]:
     """Return the nodes between which a link is slow, with up to two others; none if none is."""
     suspects = list(nodes)
     while len(suspects) > _PAIRED_AT_LAST:
         half = len(suspects) // 2
         left, right = suspects[:half], suspects[half:]
-        slow = yield from _slower_group(left, right)
+        slow = yield from _find_slower_group(left, right)
         if slow is None:
-            return (yield from _across(left, right))
+            return (yield from _find_link_across_halves(left, right))
         suspects = slow
     return suspects
 
 
-def _across(left: Sequence[int], right: Sequence[int]) -> Generator[Round, GroupTimes, list[int]]:
+def _find_link_across_halves(
+    left: Sequence[int], right: Sequence[int]
+) -> Generator[Round, GroupTimes, list[int]]:
     """Return the nodes between which a slow link leads from one half to the other; none if none."""
     while len(left) + len(right) > _PAIRED_AT_LAST:
-        halves = [
-            (side[: (len(side) + 1) // 2], side[(len(side) + 1) // 2 :]) for side in (left, right)
-        ]
+        halves = [(side[: (len(side) + 1) // 2], side[(len(side) + 1) // 2 :]) for side in (left, right)]
         (a, b), (c, d) = halves
         found = None
         for first, second in (((a, c), (b, d)), ((a, d), (b, c))):
-            slow = yield from _slower_group([*first[0], *first[1]], [*second[0], *second[1]])
+            slow = yield from _find_slower_group([*first[0], *first[1]], [*second[0], *second[1]])
             if slow is not None:
                 found = first if slow == [*first[0], *first[1]] else second
                 break
@@ -135,7 +135,7 @@ def _across(left: Sequence[int], right: Sequence[int]) -> Generator[Round, Group
     return [*left, *right]
 
 
-def _slower_group(
+def _find_slower_group(
     left: Sequence[int], right: Sequence[int]
 ) -> Generator[Round, GroupTimes, list[int] | None]:
     """Measure two groups at once; return the slower one, None if they are alike, twice."""
@@ -151,12 +151,12 @@ def _slower_group(
         # In a group of n each node exchanges n-1 messages.
         now = [times[group] / (len(group) - 1) for group in groups]
         each = now if attempt == 0 else [min(pair) for pair in zip(each, now, strict=True)]
-        if max(each) <= slow_factor(seen) * min(each):
+        if max(each) <= estimate_slowness_threshold(seen) * min(each):
             return None
     return list(left if each[0] > each[1] else right)
 
 
-def tournament(nodes: Sequence[int]) -> list[Round]:
+def list_round_robin_rounds(nodes: Sequence[int]) -> list[Round]:
     """Return the rounds of a round robin (circle method): n-1 of n/2 pairs, n if n is odd.
 
     Example: `tournament([0, 1, 2, 3])` has three rounds of two pairs each.
@@ -190,17 +190,17 @@ _OF_A_NODE = 0.75
 """The share of a node's pairs that are slow if the node is, and not single links of it."""
 
 
-def slow_factor(groups: Iterable[NodeGroupTime]) -> float:
+def estimate_slowness_threshold(groups: Iterable[NodeGroupTime]) -> float:
     """Return how many times longer than usual is slow, on a network as noisy as these groups.
 
     The slower half of them does not count: what makes them slow may make them uneven.
     """
-    by_time = sorted(groups, key=lambda one: one.seconds / max(1, len(one.nodes) - 1))
+    by_time = sorted(groups, key=lambda group: group.seconds / max(1, len(group.nodes) - 1))
     faster = by_time[: (len(by_time) + 1) // 2]
     return max(SLOW, 1 + _OF_SPREAD * median(group.spread for group in faster)) if faster else SLOW
 
 
-def usual_seconds(times: Mapping[Group, float]) -> float:
+def estimate_healthy_pair_time(times: Mapping[Group, float]) -> float:
     """Return what a healthy pair takes: the time below which a quarter of all pairs are.
 
     The median would be a slow one where a node of three is slow: two of three pairs.
@@ -211,15 +211,15 @@ def usual_seconds(times: Mapping[Group, float]) -> float:
     return quantiles(values, n=4, method="inclusive")[0]
 
 
-def slow_pairs(times: Mapping[Group, float], factor: float = SLOW) -> list[Group]:
+def find_slow_pairs(times: Mapping[Group, float], factor: float = SLOW) -> list[Group]:
     """Return the pairs that are slow, among at least three."""
     if len(times) < _FEWEST_PAIRS:
         return []
-    usual = usual_seconds(times)
+    usual = estimate_healthy_pair_time(times)
     return [pair for pair, seconds in times.items() if seconds > factor * usual]
 
 
-def find_slow_parts(times: Mapping[Group, float], factor: float = SLOW) -> SlowParts:
+def find_slow_nodes_and_links(times: Mapping[Group, float], factor: float = SLOW) -> SlowParts:
     """Return slow nodes (their pairs are slow) and slow links (pairs of nodes that are not).
 
     A pair is slow that takes more than `factor` times what is usual.
@@ -228,32 +228,31 @@ def find_slow_parts(times: Mapping[Group, float], factor: float = SLOW) -> SlowP
     """
     if not times:
         return SlowParts()
-    slow, usual = slow_pairs(times, factor), usual_seconds(times)
+    slow, usual = find_slow_pairs(times, factor), estimate_healthy_pair_time(times)
     if not slow:
         return SlowParts(usual_s=usual)
     nodes: list[int] = []
-    while (worst := _worst_node(slow, times, nodes)) is not None:
+    while (worst := _find_node_with_slow_pairs(slow, times, nodes)) is not None:
         nodes.append(worst)
-    links = [SlowLink(first=pair[0], second=pair[1]) for pair in _without(slow, nodes)]
+    links = [SlowLink(first=pair[0], second=pair[1]) for pair in _drop_pairs_with_nodes(slow, nodes)]
     return SlowParts(
         nodes=tuple(sorted(nodes)),
-        links=tuple(sorted(links, key=lambda one: (one.first, one.second))),
+        links=tuple(sorted(links, key=lambda link: (link.first, link.second))),
         usual_s=usual,
         factor=median(times[pair] for pair in slow) / usual,
     )
 
 
-def _worst_node(
+def _find_node_with_slow_pairs(
     slow: Collection[Group], times: Collection[Group], named: Collection[int]
 ) -> int | None:
-    """Return the node with most slow pairs, if nearly all of its pairs are slow."""
-    counts = Counter(node for pair in _without(slow, named) for node in pair)
-    everyone = Counter(node for pair in _without(times, named) for node in pair)
+    counts = Counter(node for pair in _drop_pairs_with_nodes(slow, named) for node in pair)
+    everyone = Counter(node for pair in _drop_pairs_with_nodes(times, named) for node in pair)
     for node, count in counts.most_common(1):
         if count >= 2 and count >= _OF_A_NODE * everyone[node]:  # noqa: PLR2004  # one is a link
             return node
     return None
 
 
-def _without(pairs: Collection[Group], nodes: Collection[int]) -> list[Group]:
+def _drop_pairs_with_nodes(pairs: Collection[Group], nodes: Collection[int]) -> list[Group]:
     return [pair for pair in pairs if not set(pair) & set(nodes)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpckit.features.interconnect.fit import GIGA, bus_bandwidth, rate_text
+from hpckit.features.interconnect.fit import GIGA, compute_bus_bandwidth, format_bytes_per_second
 from hpckit.features.interconnect.model import (
     InterconnectMeasurement,
     InterconnectVerdict,
@@ -14,8 +14,8 @@ from hpckit.features.interconnect.model import (
     OperationVerdict,
 )
 from hpckit.features.reporting.figure import XY, CurveAxis, CurveFigure, FigureLine, FigurePanel
-from hpckit.model.counted import counted, size_text, whole_percent
-from hpckit.model.plain import plain_fields, to_plain, without_nan
+from hpckit.model.counted import format_byte_size, format_count, format_whole_percent
+from hpckit.model.plain import attributes_to_json, replace_nan_with_null, to_plain
 from hpckit.report.text import Page, TextTable
 
 _MICRO = 1e-6
@@ -27,54 +27,56 @@ _GPU = (
 )
 
 
-def interconnect_page(measured: InterconnectMeasurement, verdict: InterconnectVerdict) -> Page:
+def render_interconnect_page(measured: InterconnectMeasurement, verdict: InterconnectVerdict) -> Page:
     """Return the head, a row for each operation, remarks, and the findings."""
     rows = tuple(
-        _row(measured, operation) for operation in verdict.operations if operation.bus_bytes_per_s
-    )
-    page: list[TextTable | str] = [*_head(measured), TextTable(header=_HEADER, rows=rows)]
-    page += dict.fromkeys(
-        f"{operation.promise.path.value}: {operation.promise.words}"
+        _format_operation_row(measured, operation)
         for operation in verdict.operations
+        if operation.bus_bytes_per_s
     )
-    page += _not_measured(measured, verdict)
-    page += _searched(measured)
+    page: list[TextTable | str] = [*_format_head(measured), TextTable(header=_HEADER, rows=rows)]
+    page += dict.fromkeys(
+        f"{operation.promise.path.value}: {operation.promise.words}" for operation in verdict.operations
+    )
+    page += _explain_not_measured(measured, verdict)
+    page += _format_search_result(measured)
     for finding in verdict.findings:
         page.append(f"{finding.severity}: {finding.message}")
         page += [f"  {line}" for line in finding.hint.splitlines()]
     if not verdict.findings:
-        page.append("nothing was found that is slow or wrong")
+        page.append("nothing slow or wrong was found")
     return page
 
 
-def _head(measured: InterconnectMeasurement) -> Iterator[str]:
+def _format_head(measured: InterconnectMeasurement) -> Iterator[str]:
     library = f"NCCL {measured.nccl}" if measured.nccl else measured.backend
     network = f" over {measured.network}" if measured.network else ""
     hosts = ", ".join(measured.hosts[:_SHOWN_HOSTS])
-    more = ", ..." if measured.nodes > _SHOWN_HOSTS else ""
+    more = ", ..." if measured.node_count > _SHOWN_HOSTS else ""
     yield (
-        f"{counted(measured.ranks, 'rank')} on {counted(measured.nodes, 'node')} "
+        f"{format_count(measured.ranks, 'rank')} on {format_count(measured.node_count, 'node')} "
         f"({hosts}{more}), {library}{network}, torch {measured.torch}, {measured.seconds:.0f} s"
     )
 
 
-def _row(measured: InterconnectMeasurement, one: OperationVerdict) -> tuple[str, ...]:
-    sizes = [each.size for each in measured.times(one.operation)]
+def _format_operation_row(measured: InterconnectMeasurement, one: OperationVerdict) -> tuple[str, ...]:
+    sizes = [each.size for each in measured.find_times(one.operation)]
     return (
         one.operation.value,
-        f"{size_text(min(sizes))} to {size_text(max(sizes))}",
-        latency_text(one.fit),
-        rate_text(one.bus_bytes_per_s),
-        f"{whole_percent(one.share)} of {rate_text(one.promise.bytes_per_s)}"
+        f"{format_byte_size(min(sizes))} to {format_byte_size(max(sizes))}",
+        format_latency(one.fit),
+        format_bytes_per_second(one.bus_bytes_per_s),
+        f"{format_whole_percent(one.share)} of {format_bytes_per_second(one.promise.bytes_per_s)}"
         if one.share is not None
         else "",
-        f"{whole_percent((one.bus_bytes_per_s or 0) / one.earlier)} of {rate_text(one.earlier)}"
+        f"{format_whole_percent((one.bus_bytes_per_s or 0) / one.earlier)} of "
+        f"{format_bytes_per_second(one.earlier)}"
         if one.earlier
         else "",
     )
 
 
-def latency_text(fit: LatencyFit | None) -> str:
+def format_latency(fit: LatencyFit | None) -> str:
     """Return the latency with its interval; a question mark if the line is in doubt.
 
     Example: `12.3 +- 0.5 us`.
@@ -88,7 +90,7 @@ def latency_text(fit: LatencyFit | None) -> str:
     return f"{latency:.{digits}f} +- {error:.{digits}f} us"
 
 
-def _not_measured(measured: InterconnectMeasurement, verdict: InterconnectVerdict) -> Iterator[str]:
+def _explain_not_measured(measured: InterconnectMeasurement, verdict: InterconnectVerdict) -> Iterator[str]:
     for operation in measured.operations:
         if operation.missing:
             yield f"{operation.operation.value} was not measured: {operation.missing}"
@@ -103,85 +105,84 @@ def _not_measured(measured: InterconnectMeasurement, verdict: InterconnectVerdic
             yield f"no latency of {each.operation.value}: {each.fit.doubt}"
 
 
-def _searched(measured: InterconnectMeasurement) -> Iterator[str]:
+def _format_search_result(measured: InterconnectMeasurement) -> Iterator[str]:
     search = measured.search
     if search is None:
         return
     if not search.rounds:
         yield f"no slow node was searched for: {search.why_not}"
         return
-    hosts, found = measured.hosts, measured.found
+    hosts, found = measured.hosts, measured.found_slow_nodes_and_links
     names = [hosts[node] for node in found.nodes]
     names += [f"the link {hosts[link.first]}-{hosts[link.second]}" for link in found.links]
-    groups, rounds = counted(len(search.groups), "group"), counted(search.rounds, "round")
+    groups, rounds = format_count(len(search.groups), "group"), format_count(search.rounds, "round")
     yield (
-        f"searched {groups} of nodes in {rounds} with messages of {size_text(search.size)}: "
-        + (f"{', '.join(names)} slow" if names else "all are alike")
+        f"searched {groups} of nodes in {rounds} with messages of {format_byte_size(search.size)}: "
+        + (f"{', '.join(names)} slow" if names else "all are equally fast")
     )
     if search.why_not:
         yield search.why_not
 
 
-def interconnect_document(
+def interconnect_to_json(
     measured: InterconnectMeasurement, shape: MeasuredShape, verdict: InterconnectVerdict
 ) -> dict[str, object]:
     """Return the object; rates are bytes per second, times seconds, sizes bytes."""
-    hosts, found = measured.hosts, measured.found
+    hosts, found = measured.hosts, measured.found_slow_nodes_and_links
     judged = {operation.operation: operation for operation in verdict.operations}
     document: dict[str, object] = {
         "at": to_plain(measured.at),
         "shape": to_plain(shape),
-        **plain_fields(measured, "hosts", "ranks_per_node", "torch", "nccl", "network", "seconds"),
+        **attributes_to_json(measured, "hosts", "ranks_per_node", "torch", "nccl", "network", "seconds"),
         "operations": [
             {
                 "operation": operation.operation.value,
                 "missing": operation.missing or None,
                 "ended": operation.ended or None,
-                **plain_fields(operation, "wrong_ranks", "times"),
-                **_judged(judged.get(operation.operation)),
+                **attributes_to_json(operation, "wrong_ranks", "times"),
+                **_verdict_to_json(judged.get(operation.operation)),
             }
             for operation in measured.operations
         ],
         "links": [
-            to_plain(node) | {"gpus": node.gpus and [plain_fields(gpu, _GPU) for gpu in node.gpus]}
+            to_plain(node) | {"gpus": node.gpus and [attributes_to_json(gpu, _GPU) for gpu in node.gpus]}
             for node in measured.links
         ],
-        **plain_fields(measured, "search"),
+        **attributes_to_json(measured, "search"),
         "slow_nodes": [hosts[node] for node in found.nodes],
         "slow_links": [[hosts[link.first], hosts[link.second]] for link in found.links],
         "findings": [
             {
                 "level": finding.severity.value,
                 "subject": finding.key,
-                **plain_fields(finding, "value", "message", "hint"),
+                **attributes_to_json(finding, "value", "message", "hint"),
             }
             for finding in verdict.findings
         ],
         "healthy": not any(finding.is_error for finding in verdict.findings),
     }
-    plain: dict[str, object] = without_nan(document)
+    plain: dict[str, object] = replace_nan_with_null(document)
     return plain
 
 
-def _judged(one: OperationVerdict | None) -> dict[str, object]:
-    """Return what is concluded of an operation; null is unknown."""
+def _verdict_to_json(one: OperationVerdict | None) -> dict[str, object]:
     return {
-        **plain_fields(one, "bus_bytes_per_s", "fit"),
+        **attributes_to_json(one, "bus_bytes_per_s", "fit"),
         "promise_bytes_per_s": one and one.promise.bytes_per_s,
         "promise": one and one.promise.words,
-        **plain_fields(one, "share"),
+        **attributes_to_json(one, "share"),
         "earlier_bytes_per_s": one and one.earlier,
         "earlier_count": one.earlier_count if one else 0,
     }
 
 
-def bench_figure(measured: InterconnectMeasurement) -> CurveFigure:
+def build_bandwidth_latency_figure(measured: InterconnectMeasurement) -> CurveFigure:
     """Return two panels over the size in bytes: GB/s of the bus, and microseconds."""
     shown = [operation for operation in measured.operations if operation.times]
 
     def lines(panel: str) -> tuple[FigureLine, ...]:
         return tuple(
-            FigureLine(name=one.operation.value, colour=place, live=_points(one, panel, measured))
+            FigureLine(name=one.operation.value, colour=place, live=_build_curve_points(one, panel, measured))
             for place, one in enumerate(shown)
         )
 
@@ -193,11 +194,11 @@ def bench_figure(measured: InterconnectMeasurement) -> CurveFigure:
     )
 
 
-def _points(one: OperationTimes, panel: str, measured: InterconnectMeasurement) -> XY:
+def _build_curve_points(one: OperationTimes, panel: str, measured: InterconnectMeasurement) -> XY:
     sizes = tuple(float(each.size) for each in one.times)
     if panel.startswith("time"):
         return sizes, tuple(each.seconds / _MICRO for each in one.times)
     return sizes, tuple(
-        bus_bandwidth(one.operation, measured.ranks, each.size, each.seconds) / GIGA
+        compute_bus_bandwidth(one.operation, measured.ranks, each.size, each.seconds) / GIGA
         for each in one.times
     )

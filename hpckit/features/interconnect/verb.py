@@ -9,8 +9,8 @@ import argparse
 from importlib import import_module
 from pathlib import Path
 
-from hpckit.cli.compose_options import add_configuration
-from hpckit.cli.options import add_common
+from hpckit.cli.compose_options import add_config_source_options
+from hpckit.cli.options import add_common_options
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import UsageError
@@ -19,12 +19,16 @@ from hpckit.features.interconnect.model import (
     CommBenchRequest,
     CommOperation,
     SearchMode,
-    read_operations,
-    read_sizes,
-    read_time,
+    check_time_bound,
+    parse_operations,
+    parse_size_range,
 )
-from hpckit.features.interconnect.text import bench_figure, interconnect_document, interconnect_page
-from hpckit.features.reporting.drawing import FigureLook, drawn, form_of
+from hpckit.features.interconnect.text import (
+    build_bandwidth_latency_figure,
+    interconnect_to_json,
+    render_interconnect_page,
+)
+from hpckit.features.reporting.drawing import FigureLook, draw_figure, parse_figure_file_format
 from hpckit.operations.output_file import FIGURE, check_output_file, write_output_file
 
 EPILOG = """\
@@ -72,26 +76,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="search for a slow node or link: all pairs of nodes, or halves of them (default: "
         "auto, if more than two nodes are below what their links promise)",
     )
-    parser.add_argument(
-        *("-o", "--to"), metavar="FILE", help="also draw a figure: .pdf, .svg or .png"
-    )
-    add_configuration(parser)
-    add_common(parser)
+    parser.add_argument(*("-o", "--to"), metavar="FILE", help="also draw a figure: .pdf, .svg or .png")
+    add_config_source_options(parser)
+    add_common_options(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Measure and print; returns 1 if something is surely wrong, else 0. Raises HpckitError."""
-    smallest, largest = (SMALLEST, None) if arguments.sizes is None else read_sizes(arguments.sizes)
+    smallest, largest = (SMALLEST, None) if arguments.sizes is None else parse_size_range(arguments.sizes)
     asked = CommBenchRequest(
-        operations=read_operations(arguments.ops),
+        operations=parse_operations(arguments.ops),
         smallest=smallest,
         largest=largest,
-        time_s=read_time(arguments.time_s),
+        time_s=check_time_bound(arguments.time_s),
         search=SearchMode(arguments.find_slow),
     )
     target = None if arguments.to is None else context.cwd / Path(arguments.to).expanduser()
     if target is not None:  # before anything is launched
-        look = FigureLook(form=form_of(target), log=True, log_x=True)
+        look = FigureLook(form=parse_figure_file_format(target), log=True, log_x=True)
         check_output_file(target, FIGURE)
     # Imports Hydra, which --help does not need.
     done = import_module("hpckit.features.interconnect.launch").run_bench(arguments, asked, context)
@@ -99,10 +101,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         return UsageError.exit_code
     measured, shape, verdict = done
     if arguments.json:
-        context.say_json(interconnect_document(measured, shape, verdict))
+        context.say_json(interconnect_to_json(measured, shape, verdict))
     else:
-        show_page(interconnect_page(measured, verdict), context)
+        show_page(render_interconnect_page(measured, verdict), context)
     if target is not None:
-        write_output_file(target, (drawn(bench_figure(measured), look),), FIGURE)
+        write_output_file(target, (draw_figure(build_bandwidth_latency_figure(measured), look),), FIGURE)
         context.note(f"drew bandwidth and time to {target}")
     return int(any(finding.is_error for finding in verdict.findings))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from hpckit.model.plain import is_within
+from hpckit.model.plain import is_within_limit
 from hpckit.model.profile import TopEntry, TraceSummary
 from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field
@@ -21,7 +21,7 @@ from hpckit.values import dataclass, field
 Interval = tuple[float, float]
 
 
-def union(intervals: Iterable[Interval]) -> list[Interval]:
+def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
     """Return the points that lie in any of these intervals; those without length are left out."""
     merged: list[Interval] = []
     for begin, end in sorted(intervals):
@@ -34,7 +34,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
     return merged
 
 
-def intersection(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
+def intersect_intervals(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
     """Return the points that lie in both sets."""
     found: list[Interval] = []
     one = other = 0
@@ -50,7 +50,7 @@ def intersection(first: Sequence[Interval], second: Sequence[Interval]) -> list[
     return found
 
 
-def length(intervals: Sequence[Interval]) -> float:
+def sum_interval_lengths(intervals: Sequence[Interval]) -> float:
     """Return the length of a set."""
     return sum(end - begin for begin, end in intervals)
 
@@ -85,9 +85,9 @@ class _Trace:
     threads: dict[object, list[Call]] = field(default_factory=dict)
     events: int = 0
 
-    def take(self, event: Mapping[str, Any]) -> None:
+    def add_event(self, event: Mapping[str, Any]) -> None:
         """Add an event; those without a usable time are left out."""
-        call = _call(event)
+        call = _event_to_call(event)
         if call is None:
             return
         category = event.get("cat")
@@ -107,41 +107,45 @@ class _Trace:
         self.events += 1
 
 
-def summarise(events: Iterable[Mapping[str, Any]]) -> TraceSummary:
+def summarise_trace(events: Iterable[Mapping[str, Any]]) -> TraceSummary:
     """Return the summary of a trace's events; raises TraceError if it has none that count."""
     trace = _Trace()
     for event in events:
-        trace.take(event)
+        trace.add_event(event)
     on_gpu = bool(trace.kernels)
     ran = trace.kernels + trace.copies if on_gpu else [*chain(*trace.threads.values())]
-    window = _window(trace.steps, ran if on_gpu or not trace.steps else ())
+    window = _find_time_window(trace.steps, ran if on_gpu or not trace.steps else ())
     if window is None:
         raise TraceError("the trace has neither kernels nor operators")
     totals = _Totals(list)
-    compute, communication = _on_gpu(trace, totals) if on_gpu else _on_cpu(trace, totals)
-    copies = [(copy.begin, copy.end) for copy in trace.copies] if on_gpu else []
-    parts = [intersection(union(part), [window]) for part in (compute, communication, copies)]
-    busy = union(interval for part in parts for interval in part)
-    wall = window[1] - window[0]
-    entries = (
-        TopEntry(name=name, count=len(took), seconds=sum(took)) for name, took in totals.items()
+    compute, communication = (
+        _split_gpu_compute_communication(trace, totals)
+        if on_gpu
+        else _split_cpu_compute_communication(trace, totals)
     )
+    copies = [(copy.begin, copy.end) for copy in trace.copies] if on_gpu else []
+    parts = [
+        intersect_intervals(merge_intervals(part), [window]) for part in (compute, communication, copies)
+    ]
+    busy = merge_intervals(interval for part in parts for interval in part)
+    wall = window[1] - window[0]
+    entries = (TopEntry(name=name, count=len(took), seconds=sum(took)) for name, took in totals.items())
     return TraceSummary(
         on_gpu=on_gpu,
         steps=len(trace.steps),
         wall_s=wall * _SECOND,
-        compute_s=length(parts[0]) * _SECOND,
-        communication_s=length(parts[1]) * _SECOND,
-        overlap_s=length(intersection(parts[0], parts[1])) * _SECOND,
-        copy_s=length(parts[2]) * _SECOND,
-        idle_s=max(wall - length(busy), 0.0) * _SECOND,
+        compute_s=sum_interval_lengths(parts[0]) * _SECOND,
+        communication_s=sum_interval_lengths(parts[1]) * _SECOND,
+        overlap_s=sum_interval_lengths(intersect_intervals(parts[0], parts[1])) * _SECOND,
+        copy_s=sum_interval_lengths(parts[2]) * _SECOND,
+        idle_s=max(wall - sum_interval_lengths(busy), 0.0) * _SECOND,
         events=trace.events,
         top=tuple(sorted(entries, key=lambda entry: (-entry.seconds, entry.name))[:MOST_TOP]),
     )
 
 
-def _call(event: Mapping[str, Any]) -> Call | None:
-    name, begin, took = event.get("name"), _time(event, "ts"), _time(event, "dur")
+def _event_to_call(event: Mapping[str, Any]) -> Call | None:
+    name, begin, took = (event.get("name"), _read_event_time(event, "ts"), _read_event_time(event, "dur"))
     if event.get("ph") != "X" or not isinstance(name, str) or begin is None or took is None:
         return None
     if took < 0:
@@ -149,15 +153,15 @@ def _call(event: Mapping[str, Any]) -> Call | None:
     return Call(begin, begin + took, name, bool(_COLLECTIVE.match(name)))
 
 
-def _time(event: Mapping[str, Any], key: str) -> float | None:
+def _read_event_time(event: Mapping[str, Any], key: str) -> float | None:
     """Return a time in microseconds; None if it is missing or beyond thousands of years."""
     value: Any = event.get(key)
-    if type(value) in {int, float} and is_within(value, _LATEST):
+    if type(value) in {int, float} and is_within_limit(value, _LATEST):
         return float(value)
     return None
 
 
-def _window(steps: list[Interval], ran: Iterable[Call]) -> Interval | None:
+def _find_time_window(steps: list[Interval], ran: Iterable[Call]) -> Interval | None:
     """Return the time from the first step to the end of the last one, and of what it started."""
     begins = [begin for begin, _ in steps] or [call.begin for call in ran]
     if not begins:
@@ -166,7 +170,7 @@ def _window(steps: list[Interval], ran: Iterable[Call]) -> Interval | None:
     return min(begins), max(ends)
 
 
-def _on_gpu(trace: _Trace, totals: _Totals) -> tuple[list[Interval], list[Interval]]:
+def _split_gpu_compute_communication(trace: _Trace, totals: _Totals) -> tuple[list[Interval], list[Interval]]:
     compute: list[Interval] = []
     communication: list[Interval] = []
     for call in trace.kernels:
@@ -175,13 +179,13 @@ def _on_gpu(trace: _Trace, totals: _Totals) -> tuple[list[Interval], list[Interv
     return compute, communication
 
 
-def _on_cpu(trace: _Trace, totals: _Totals) -> tuple[list[Interval], list[Interval]]:
+def _split_cpu_compute_communication(trace: _Trace, totals: _Totals) -> tuple[list[Interval], list[Interval]]:
     compute: list[Interval] = []
     communication: list[Interval] = []
     for calls in trace.threads.values():
-        for time_ in own_times(calls):
+        for time_ in compute_self_times_of_calls(calls):
             (communication if time_.call.communicates else compute).extend(time_.own)
-            totals[time_.call.name].append(length(time_.own) * _SECOND)
+            totals[time_.call.name].append(sum_interval_lengths(time_.own) * _SECOND)
     return compute, communication
 
 
@@ -203,7 +207,7 @@ class OwnTime:
     own: list[Interval] = field(default_factory=list)
 
 
-def own_times(calls: Iterable[Call]) -> Iterator[OwnTime]:
+def compute_self_times_of_calls(calls: Iterable[Call]) -> Iterator[OwnTime]:
     """Yield the calls of one thread with their own time, each when it has ended.
 
     Calls nest. One that begins within another and ends after it (clocks are rounded) is taken to
@@ -211,28 +215,28 @@ def own_times(calls: Iterable[Call]) -> Iterator[OwnTime]:
     """
     open_: list[OwnTime] = []
     since = 0.0
-    for call in sorted(calls, key=lambda one: (one.begin, -one.end)):
+    for call in sorted(calls, key=lambda call: (call.begin, -call.end)):
         while open_ and open_[-1].call.end <= call.begin:
-            yield (ended := _end(open_, since))
+            yield (ended := _close_innermost_call(open_, since))
             since = max(since, ended.call.end)
         if open_:
             outer = open_[-1]
-            _own(outer, since, call.begin)
+            _add_self_time_interval(outer, since, call.begin)
             call.end = min(call.end, outer.call.end)
             call.communicates = call.communicates or outer.call.communicates
         open_.append(OwnTime(call))
         since = call.begin
     while open_:
-        yield (ended := _end(open_, since))
+        yield (ended := _close_innermost_call(open_, since))
         since = max(since, ended.call.end)
 
 
-def _end(open_: list[OwnTime], since: float) -> OwnTime:
+def _close_innermost_call(open_: list[OwnTime], since: float) -> OwnTime:
     ended = open_.pop()
-    _own(ended, since, ended.call.end)
+    _add_self_time_interval(ended, since, ended.call.end)
     return ended
 
 
-def _own(one: OwnTime, begin: float, end: float) -> None:
+def _add_self_time_interval(one: OwnTime, begin: float, end: float) -> None:
     if end > begin:
         one.own.append((begin, end))

@@ -16,7 +16,7 @@ from typing import Any
 from hpckit.errors import UsageError, import_optional
 from hpckit.features.reporting.figure import CurveAxis, CurveFigure, FigureLine, FigurePanel
 from hpckit.features.reporting.page_parts import COLOURS
-from hpckit.report.escape import escaped_cell, shortened
+from hpckit.report.escape import escape_table_cell, shorten_text
 from hpckit.values import dataclass
 
 _MOST_NAME = 60
@@ -52,12 +52,12 @@ class FigureLook:
     log_x: bool = False
 
 
-def form_of(target: Path) -> FigureForm:
+def parse_figure_file_format(target: Path) -> FigureForm:
     """Return the form that a file's name asks for; raises UsageError."""
     suffix = target.suffix.lower().removeprefix(".")
     if suffix not in set(FigureForm):
         raise UsageError(
-            f"-o {target.name}: a figure is a file whose name ends with "
+            f"-o {target.name}: the name of a figure must end with "
             f"{', '.join(f'.{form}' for form in FigureForm)}",
             hint=f"-o {target.stem or 'figure'}.pdf",
         )
@@ -85,7 +85,7 @@ _METADATA: dict[FigureForm, dict[str, Any]] = {
 }
 
 
-def drawn(figure: CurveFigure, look: FigureLook) -> bytes:
+def draw_figure(figure: CurveFigure, look: FigureLook) -> bytes:
     """Return the file of a figure; raises UsageError without matplotlib."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # of fonts, and of their cache
     matplotlib, figures = (
@@ -103,19 +103,19 @@ def drawn(figure: CurveFigure, look: FigureLook) -> bytes:
         made = figures.Figure(figsize=(look.width or width, height), layout="constrained")
         axes = made.subplots(len(figure.panels), 1, sharex=True, squeeze=False)
         for panel, (place,) in zip(figure.panels, axes, strict=True):
-            _draw(place, panel, look)
+            _draw_panel(place, panel, look)
         axes[-1][0].set_xlabel(figure.x_label)
         if look.log_x:
             axes[-1][0].set_xscale("log")
-            _label_plainly(axes[-1][0].xaxis)
+            _label_ticks_plainly(axes[-1][0].xaxis)
         if figure.axis is not CurveAxis.step:
             axes[-1][0].set_xlim(left=0)
-        _legend(made, axes[0][0], figure)
+        _add_legend(made, axes[0][0], figure)
         made.savefig(file, format=look.form.value, metadata=_METADATA[look.form], dpi=_DPI)
     return file.getvalue()
 
 
-def _draw(axes: Any, panel: FigurePanel, look: FigureLook) -> None:
+def _draw_panel(axes: Any, panel: FigurePanel, look: FigureLook) -> None:
     width = _WIDTHS[look.style]
     if (band := panel.band) is not None:
         shade = {"color": _BAND_COLOUR, "alpha": 0.25, "linewidth": 0}
@@ -125,12 +125,12 @@ def _draw(axes: Any, panel: FigurePanel, look: FigureLook) -> None:
         _draw_line(axes, line, width)
     if look.log:
         axes.set_yscale("log", nonpositive="mask")
-        _label_plainly(axes.yaxis)
-    axes.set_ylabel(_text(panel.metric))
+        _label_ticks_plainly(axes.yaxis)
+    axes.set_ylabel(_shorten_name(panel.metric))
     axes.margins(x=0.01)
 
 
-def _label_plainly(axis: Any) -> None:
+def _label_ticks_plainly(axis: Any) -> None:
     """Have the ticks of a logarithmic axis say `0.5` and `1e-05`: mathematics is not parsed."""
     ticker = importlib.import_module("matplotlib.ticker")
     chosen = ticker.LogFormatter()
@@ -162,12 +162,13 @@ def _draw_line(axes: Any, one: FigureLine, width: float) -> None:
     )
 
 
-def _legend(made: Any, axes: Any, figure: CurveFigure) -> None:
+def _add_legend(made: Any, axes: Any, figure: CurveFigure) -> None:
     """Add a legend below the figure, unless there is one line without restarts."""
     entries: list[tuple[str, dict[str, Any]]] = [
-        (_text(name), {"color": COLOURS[colour % len(COLOURS)]}) for name, colour in figure.entries
+        (_shorten_name(name), {"color": COLOURS[colour % len(COLOURS)]})
+        for name, colour in figure.legend_entries
     ]
-    lines = [one for panel in figure.panels for one in panel.lines]
+    lines = [line for panel in figure.panels for line in panel.lines]
     bands = [panel.band for panel in figure.panels if panel.band is not None]
     if bands:
         entries.append((f"{bands[0].runs} other runs: median, 4/5", {"color": _BAND_COLOUR}))
@@ -183,6 +184,6 @@ def _legend(made: Any, axes: Any, figure: CurveFigure) -> None:
     made.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 
-def _text(name: str) -> str:
+def _shorten_name(name: str) -> str:
     """Return a user's text on one line, as it can be drawn."""
-    return shortened(escaped_cell(name), _MOST_NAME)
+    return shorten_text(escape_table_cell(name), _MOST_NAME)

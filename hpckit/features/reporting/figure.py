@@ -22,7 +22,7 @@ class CurveAxis(StrEnum):
     productive = "productive"
 
     @property
-    def words(self) -> str:
+    def axis_label(self) -> str:
         """What stands at the axis."""
         return "step" if self is CurveAxis.step else f"{self} time"
 
@@ -49,7 +49,7 @@ class RunClock:
         return self.before[place] + min(at_s, self.ends[place]) - self.begins[place]
 
 
-def run_clock(spans: Iterable[TimeSpan]) -> RunClock | None:
+def build_run_clock(spans: Iterable[TimeSpan]) -> RunClock | None:
     """Return the clock of a run that did this; None if it never began."""
     begun = [span for span in spans if span.attempt > 0]
     if not begun:
@@ -67,7 +67,7 @@ def run_clock(spans: Iterable[TimeSpan]) -> RunClock | None:
     )
 
 
-def moment_s(at: str) -> float | None:
+def parse_recorded_time(at: str) -> float | None:
     """Return a recorded time in seconds since 1970; None if it is none."""
     try:
         return datetime.fromisoformat(at).timestamp()
@@ -120,29 +120,27 @@ class CurveFigure:
     def x_label(self) -> str:
         """What stands at the x axis."""
         if self.named_x or self.axis is CurveAxis.step:
-            return self.named_x or self.axis.words
-        return f"{self.axis.words} ({unit_name(self.unit_s)})"
+            return self.named_x or self.axis.axis_label
+        return f"{self.axis.axis_label} ({name_time_unit(self.unit_s)})"
 
     @property
-    def entries(self) -> tuple[tuple[str, int], ...]:
+    def legend_entries(self) -> tuple[tuple[str, int], ...]:
         """The names of all lines with their colours, each once."""
-        return tuple(
-            dict.fromkeys((one.name, one.colour) for panel in self.panels for one in panel.lines)
-        )
+        return tuple(dict.fromkeys((line.name, line.colour) for panel in self.panels for line in panel.lines))
 
 
-def unit_s(longest_s: float) -> float:
+def choose_time_unit(longest_s: float) -> float:
     """Return the seconds of the unit that suits an axis of this length."""
     fitting = (unit for unit in (_HOUR_S, _MINUTE_S) if longest_s >= _LONG * unit)
     return next(fitting, 1.0)
 
 
-def unit_name(seconds: float) -> str:
+def name_time_unit(seconds: float) -> str:
     """Return the name of a unit of `unit_s`."""
     return {_HOUR_S: "h", _MINUTE_S: "min"}.get(seconds, "s")
 
 
-def smoothed(values: Sequence[float], window: int) -> Sequence[float]:
+def smooth_values(values: Sequence[float], window: int) -> Sequence[float]:
     """Return the mean of each value and those before it, `window` in all; gaps stay gaps."""
     if window <= 1:
         return values

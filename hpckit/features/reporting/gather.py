@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 from hpckit import __version__
 from hpckit.context import Context
-from hpckit.features.reporting.curves import read_curves
-from hpckit.features.reporting.document import (
-    HIGHLIGHTED_RUNS,
-    ReportDocument,
-    ReportLaunch,
-    RunTimeline,
+from hpckit.features.reporting.curves import read_metric_curves
+from hpckit.features.reporting.document import HIGHLIGHTED_RUNS, ReportDocument, ReportLaunch, RunTimeline
+from hpckit.features.reporting.hardware import (
+    list_gpu_usage_of_run,
+    list_step_times_of_ranks,
+    read_gpu_activity,
 )
-from hpckit.features.reporting.hardware import gpu_activity, used_gpus, used_ranks
 from hpckit.model.goodput import Goodput
 from hpckit.model.run import RunView
 from hpckit.model.search import Direction
@@ -24,18 +23,18 @@ from hpckit.model.states import RunState
 from hpckit.model.telemetry.usage import NodeUsage
 from hpckit.patterns import lazy_pattern
 from hpckit.record.launches import Launch
-from hpckit.record.store import read_object
-from hpckit.record.trials import read_search
-from hpckit.report.best import ReportGoal, best_first
-from hpckit.report.results import Results, make_results
-from hpckit.report.rows import RunRow, run_row
+from hpckit.record.store import read_json_object
+from hpckit.record.trials import read_search_space
+from hpckit.report.best import ReportGoal, sort_best_first
+from hpckit.report.results import Results, build_results
+from hpckit.report.rows import RunRow, build_run_row
 from hpckit.values import replace
-from hpckit.views.accounts import accounts, run_spans
-from hpckit.views.describe import describe_view
-from hpckit.views.diagnosis import findings
+from hpckit.views.accounts import compute_goodput_by_run, list_time_spans_by_run
+from hpckit.views.describe import describe_viewed_run_or_launch
+from hpckit.views.diagnosis import diagnose_runs
 from hpckit.views.freshness import Freshness
-from hpckit.views.launch_view import Ask, LaunchView, launch_views, note_warnings
-from hpckit.views.telemetry import run_usage
+from hpckit.views.launch_view import Ask, LaunchView, build_launch_views, print_view_warnings
+from hpckit.views.telemetry import read_resource_usage_of_run
 
 MOST_LANES = 100
 """The timeline has at most as many runs: those that did not end well first."""
@@ -53,54 +52,54 @@ class _Seen(NamedTuple):
     usages: Sequence[NodeUsage]
 
 
-def report_document(
+def build_report(
     named: Sequence[tuple[Launch, Sequence[int] | None]], context: Context, freshness: Freshness
 ) -> ReportDocument:
     """Return the report of these launches, each with all its runs (None) or with some."""
-    views = launch_views(named, context, ask=Ask.open_runs, freshness=freshness)
-    note_warnings(views, context)
+    views = build_launch_views(named, context, ask=Ask.open_runs, freshness=freshness)
+    print_view_warnings(views, context)
     now = context.now()
-    seen = [one for view in views for one in _seen(view, now)]
+    seen = [one for view in views for one in _read_runs_of_launch(view, now)]
     rows = tuple(run.row for run in seen)
-    results, goal, own = ordered_results(views, rows, now)
-    curves, left_out = read_curves(
+    results, goal, own = build_results_best_first(views, rows, now)
+    curves, left_out = read_metric_curves(
         [(run.launch, run.view) for run in seen], own, None if goal is None else goal.metric, now
     )
     return ReportDocument(
-        title=_title(views),
+        title=_format_title(views),
         written_at=now,
         version=__version__,
-        launches=tuple(map(_launch, views)),
+        launches=tuple(map(_describe_launch, views)),
         rows=rows,
         results=results,
         goal=goal,
-        timelines=_timelines(views, rows, now),
+        timelines=_read_timelines(views, rows, now),
         curves=curves,
         metrics_left_out=left_out,
-        activity=gpu_activity((run.launch, run.view, run.usages) for run in seen if run.usages),
-        gpus=tuple(gpu for run in seen for gpu in used_gpus(run.row.run, run.usages)),
-        ranks=tuple(rank for run in seen for rank in used_ranks(run.view, run.usages)),
+        activity=read_gpu_activity((run.launch, run.view, run.usages) for run in seen if run.usages),
+        gpus=tuple(gpu for run in seen for gpu in list_gpu_usage_of_run(run.row.run, run.usages)),
+        ranks=tuple(rank for run in seen for rank in list_step_times_of_ranks(run.view, run.usages)),
     )
 
 
-def _seen(view: LaunchView, now: datetime) -> list[_Seen]:
-    kept: dict[int, Goodput] = dict(accounts(view.launch, view.runs, now, view.kept))
-    usages = {run.record.index: run_usage(view.launch, run.record.index) for run in view.runs}
-    known = findings(view.launch, view.runs, kept, usages)
+def _read_runs_of_launch(view: LaunchView, now: datetime) -> list[_Seen]:
+    kept: dict[int, Goodput] = dict(compute_goodput_by_run(view.launch, view.runs, now, view.kept))
+    usages = {
+        run.record.index: read_resource_usage_of_run(view.launch, run.record.index) for run in view.runs
+    }
+    known = diagnose_runs(view.launch, view.runs, kept, usages)
     return [
         _Seen(
             launch=view.launch,
             view=run,
-            row=replace(
-                run_row(run, kept.get(run.record.index)), findings=known.get(run.record.index)
-            ),
+            row=replace(build_run_row(run, kept.get(run.record.index)), findings=known.get(run.record.index)),
             usages=usages[run.record.index].nodes,
         )
         for run in view.runs
     ]
 
 
-def _title(views: Sequence[LaunchView]) -> str:
+def _format_title(views: Sequence[LaunchView]) -> str:
     if len(views) == 1:
         (view,) = views
         whole = len(view.runs) == len(view.launch.runs)
@@ -108,22 +107,22 @@ def _title(views: Sequence[LaunchView]) -> str:
     return f"{len(views)} launches: {', '.join(dict.fromkeys(view.launch.name for view in views))}"
 
 
-def ordered_results(
+def build_results_best_first(
     views: Sequence[LaunchView], rows: Sequence[RunRow], now: datetime
 ) -> tuple[Results, ReportGoal | None, frozenset[str]]:
     """Return the results, the best first, by which goal, and the runs with curves of their own."""
     swept = [key for view in views for key in view.launch.swept]
-    results = make_results(rows, now, swept=swept, spans=len(views) > 1)
-    goal = guessed_goal(results.metrics)
+    results = build_results(rows, now, swept=swept, spans=len(views) > 1)
+    goal = guess_goal_from_metric_names(results.metrics)
     if len(views) == 1 and views[0].launch.searched:
-        search = read_search(views[0].launch.paths)
+        search = read_search_space(views[0].launch.paths)
         goal = ReportGoal(metric=search.metric, direction=search.direction, guessed=False)
     if goal is not None:
-        results = best_first(results, goal)
-    return results, goal, _highlighted_runs(results, goal)
+        results = sort_best_first(results, goal)
+    return results, goal, _choose_highlighted_runs(results, goal)
 
 
-def _highlighted_runs(results: Results, goal: ReportGoal | None) -> frozenset[str]:
+def _choose_highlighted_runs(results: Results, goal: ReportGoal | None) -> frozenset[str]:
     """Return the runs with curves of their own: the best, those with trouble, then any others."""
     best = [row.run for row in results.rows[:_BEST]] if goal is not None else []
     trouble = [row.run for row in results.rows if row.state not in _ENDED_WELL]
@@ -132,7 +131,7 @@ def _highlighted_runs(results: Results, goal: ReportGoal | None) -> frozenset[st
     return frozenset(list(order)[:HIGHLIGHTED_RUNS])
 
 
-def _timelines(
+def _read_timelines(
     views: Sequence[LaunchView], rows: Sequence[RunRow], now: datetime
 ) -> tuple[RunTimeline, ...]:
     chosen = sorted(rows, key=lambda row: row.state in _ENDED_WELL)[:MOST_LANES]
@@ -140,7 +139,7 @@ def _timelines(
     found: list[RunTimeline] = []
     for view in views:
         some = [run for run in view.runs if run.record.id in ids]
-        spans = run_spans(view.launch, some, now)
+        spans = list_time_spans_by_run(view.launch, some, now)
         found += [
             RunTimeline(run=one.record.id, spans=spans[one.record.index])
             for one in some
@@ -149,9 +148,9 @@ def _timelines(
     return tuple(found)
 
 
-def _launch(view: LaunchView) -> ReportLaunch:
-    packages = read_object(view.launch.paths.environment).get("packages") or {}
-    about = describe_view(view)
+def _describe_launch(view: LaunchView) -> ReportLaunch:
+    packages = read_json_object(view.launch.paths.environment).get("packages") or {}
+    about = describe_viewed_run_or_launch(view)
     alone = len(view.runs) == 1 < len(view.launch.runs)
     return ReportLaunch(
         about=about,
@@ -162,8 +161,7 @@ def _launch(view: LaunchView) -> ReportLaunch:
 
 _HELD_OUT = lazy_pattern(r"(?<![a-z])(val|valid|validation|eval|test|dev)(?![a-z])", re.IGNORECASE)
 _LOW = lazy_pattern(
-    r"(?<![a-z])(loss|nll|perplexity|ppl|error|err|mse|rmse|mae|wer|cer|fid|bpb|bpc)(?![a-z])",
-    re.IGNORECASE,
+    r"(?<![a-z])(loss|nll|perplexity|ppl|error|err|mse|rmse|mae|wer|cer|fid|bpb|bpc)(?![a-z])", re.IGNORECASE
 )
 _HIGH = lazy_pattern(
     r"(?<![a-z])(acc|acc1|accuracy|f1|auc|auroc|bleu|rouge|map|miou|iou|dice|reward|return|psnr|ssim|"
@@ -172,8 +170,8 @@ _HIGH = lazy_pattern(
 )
 
 
-def guessed_goal(metrics: Iterable[str]) -> ReportGoal | None:
-    """Return the goal of the first metric whose name tells it; None if none does.
+def guess_goal_from_metric_names(metrics: Iterable[str]) -> ReportGoal | None:
+    """Return the goal of the first metric whose name implies one; None if there is none.
 
     Metrics of held-out data come before others, and qualities before losses.
     """

@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpckit.features.reporting.document import ReportDocument, short_name, written_words
-from hpckit.features.reporting.page_curves import curves_section, timeline_section
-from hpckit.features.reporting.page_hardware import gpus_section, ranks_section
+from hpckit.features.reporting.document import ReportDocument, format_written_by, shorten_run_name
+from hpckit.features.reporting.page_curves import build_curves_section, build_timeline_section
+from hpckit.features.reporting.page_hardware import build_gpus_section, build_ranks_section
 from hpckit.features.reporting.page_outcome import (
-    outcome_section,
-    provenance_section,
-    verdicts_section,
+    build_outcome_section,
+    build_provenance_section,
+    build_verdicts_section,
 )
 from hpckit.features.reporting.page_parts import (
     VIRIDIS,
@@ -29,15 +29,15 @@ from hpckit.features.reporting.page_parts import (
     Figure,
     Section,
     Table,
-    label,
-    shown,
-    table,
+    build_table,
+    build_value_cell,
+    escape_plot_label,
 )
-from hpckit.model.counted import counted
-from hpckit.model.plain import without_nan
-from hpckit.report.escape import escaped
-from hpckit.report.results import Results, shown_cells, shown_header
-from hpckit.report.text import number
+from hpckit.model.counted import format_count
+from hpckit.model.plain import replace_nan_with_null
+from hpckit.report.escape import escape_controls
+from hpckit.report.results import Results, list_shown_column_names, list_shown_row_values
+from hpckit.report.text import format_number
 from hpckit.values import replace
 
 if TYPE_CHECKING:
@@ -47,38 +47,36 @@ GENERATOR = "hpckit report"
 """What a file has to say at its beginning to be replaced without being named."""
 
 
-def page_chunks(
+def render_page_chunks(
     document: ReportDocument, plotly: str, *, refresh_s: float | None = None
 ) -> Iterator[str]:
     """Yield the page, piece by piece; `plotly` is the text of plotly.js."""
-    templates = page_templates()
-    scripts = [_script_text(plotly), _script_text(_own("page.js"))]
+    templates = load_page_templates()
+    scripts = [_make_script_safe(plotly), _make_script_safe(_read_template_file("page.js"))]
     sections = [make(document) for make in _SECTIONS]
     charts = [
         {
             "id": chart.id,
             "height": chart.height,
-            **json.loads(
-                templates.get_template(f"charts/{chart.template}.json.j2").render(chart.values)
-            ),
+            **json.loads(templates.get_template(f"charts/{chart.template}.json.j2").render(chart.values)),
         }
         for section in sections
         for chart in section.charts
     ]
     yield from templates.get_template("page.html.j2").generate(
         title=document.title,
-        written=written_words(document)[1:],
+        written=format_written_by(document)[1:],
         generator=GENERATOR,
-        policy=policy(scripts),
+        policy=build_content_security_policy(scripts),
         refresh_s=refresh_s,
-        style=_own("page.css"),
+        style=_read_template_file("page.css"),
         sections=sections,
-        charts=safe_json(charts),
+        charts=dump_html_safe_json(charts),
         scripts=scripts,
     )
 
 
-def page_templates() -> jinja2.Environment:
+def load_page_templates() -> jinja2.Environment:
     """Return the templates: what no template wrote is shown as text, control characters too."""
     # Imported here: help, and a report in another form, have nothing to render.
     module = importlib.import_module("jinja2")
@@ -86,22 +84,22 @@ def page_templates() -> jinja2.Environment:
         loader=module.PackageLoader("hpckit.features.reporting"),
         autoescape=True,
         undefined=module.StrictUndefined,
-        finalize=lambda value: value if hasattr(value, "__html__") else escaped(str(value)),
+        finalize=lambda value: value if hasattr(value, "__html__") else escape_controls(str(value)),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    templates.filters["counted"] = counted
+    templates.filters["counted"] = format_count
     return templates
 
 
-def safe_json(value: Any) -> str:
+def dump_html_safe_json(value: Any) -> str:
     """Return JSON that cannot end the element it stands in; NaN and infinite numbers are null."""
-    text = json.dumps(without_nan(value), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(replace_nan_with_null(value), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def policy(scripts: Sequence[str]) -> str:
+def build_content_security_policy(scripts: Sequence[str]) -> str:
     """Return the content security policy: these scripts, styles and pictures of the page itself."""
     digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
@@ -111,13 +109,13 @@ def policy(scripts: Sequence[str]) -> str:
     )
 
 
-def _script_text(text: str) -> str:
+def _make_script_safe(text: str) -> str:
     """Return a script that a browser reads as it is hashed, and that does not end its element."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return text.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
-def _own(name: str) -> str:
+def _read_template_file(name: str) -> str:
     return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
 
 
@@ -130,47 +128,47 @@ _LOG_RATIO = 50.0
 _HEIGHT = 420
 
 
-def sweep_section(document: ReportDocument) -> Section:
+def build_sweep_section(document: ReportDocument) -> Section:
     """Return the table of results, and a line for each run through its values."""
-    results, metric = document.results, _metric(document)
+    results, metric = document.results, _choose_goal_or_first_metric(document)
     no_sweep = ""
     if not results.overrides:
         one = "the report has one run" if len(results.rows) == 1 else "no override differs"
         no_sweep = f"No sweep: {one}."
     if no_sweep and not results.metrics:
         return Section(name="sweep", title="Sweep", why_empty=no_sweep)
-    chart = None if no_sweep else _lines(document)
-    kept = _kept_metrics(document)
+    chart = None if no_sweep else _build_sweep_chart(document)
+    kept = _choose_shown_metrics(document)
     values = {
         "no_sweep": no_sweep,
         "chart": chart,
         "metric": metric,
         "axes_drawn": _MOST_AXES - 1,
         "axes_left": len(results.overrides) > _MOST_AXES - 1,
-        "results": _table(replace(results, metrics=kept)),
+        "results": _build_results_table(replace(results, metrics=kept)),
         "metrics_left": len(results.metrics) - len(kept),
     }
     charts = () if chart is None else (chart,)
     return Section(name="sweep", title="Sweep", values=values, charts=charts)
 
 
-def _kept_metrics(document: ReportDocument) -> tuple[str, ...]:
+def _choose_shown_metrics(document: ReportDocument) -> tuple[str, ...]:
     """Return the metrics that the table has: a thousand runs fit into a report."""
-    results, first = document.results, _metric(document)
+    results, first = document.results, _choose_goal_or_first_metric(document)
     most = max(_MOST_CELLS // max(len(results.rows), 1), _LEAST_METRICS)
     kept = set(sorted(results.metrics, key=lambda name: name != first)[:most])
     return tuple(name for name in results.metrics if name in kept)
 
 
-def _table(results: Results) -> Table:
+def _build_results_table(results: Results) -> Table:
     rows = [
-        [*map(shown, line[:-1]), Figure(line[-1], row.wall_s)]
-        for line, row in zip(shown_cells(results), results.rows, strict=True)
+        [*map(build_value_cell, line[:-1]), Figure(line[-1], row.wall_s)]
+        for line, row in zip(list_shown_row_values(results), results.rows, strict=True)
     ]
-    return table(shown_header(results), rows)
+    return build_table(list_shown_column_names(results), rows)
 
 
-def _metric(document: ReportDocument) -> str | None:
+def _choose_goal_or_first_metric(document: ReportDocument) -> str | None:
     if document.goal is not None:
         return document.goal.metric
     return next(iter(document.results.metrics), None)
@@ -184,52 +182,48 @@ class _Axis(NamedTuple):
     ticks: tuple[tuple[float, str], ...]
 
 
-def _lines(document: ReportDocument) -> Chart | None:
+def _build_sweep_chart(document: ReportDocument) -> Chart | None:
     """Return the chart; None if there is no second axis to draw a line to."""
-    rows, metric = document.results.rows, _metric(document)
+    rows, metric = document.results.rows, _choose_goal_or_first_metric(document)
     keys = document.results.overrides[: _MOST_AXES - 1]
-    axes = [_axis(key, [row.overrides.get(key) for row in rows]) for key in keys]
+    axes = [_build_axis(key, [row.overrides.get(key) for row in rows]) for key in keys]
     if metric is not None:
-        axes.append(_axis(metric, [row.metrics.get(metric) for row in rows]))
+        axes.append(_build_axis(metric, [row.metrics.get(metric) for row in rows]))
     if len(axes) < 2:  # noqa: PLR2004  # a line needs two ends
         return None
-    names = [label(short_name(document, row.run)) for row in rows]
+    names = [escape_plot_label(shorten_run_name(document, row.run)) for row in rows]
     colours = axes[-1].places if metric is not None else tuple(None for _ in rows)
     return Chart(
         id="chart-sweep",
         template="sweep",
         height=_HEIGHT,
         values={
-            "names": [label(axis.name, 24) for axis in axes],
-            "ticks": [
-                (place, at, words) for place, axis in enumerate(axes) for at, words in axis.ticks
-            ],
+            "names": [escape_plot_label(axis.name, 24) for axis in axes],
+            "ticks": [(place, at, words) for place, axis in enumerate(axes) for at, words in axis.ticks],
             "named": len(rows) <= MOST_NAMED,
             "width": 2.0 if len(rows) <= len(VIRIDIS) * 5 else 1.0,
-            "shades": _shades(names, axes, colours),
+            "shades": _group_lines_by_shade(names, axes, colours),
         },
     )
 
 
-def _axis(name: str, values: Sequence[Any]) -> _Axis:
+def _build_axis(name: str, values: Sequence[Any]) -> _Axis:
     """Return the axis of an override or a metric: of numbers if all are, else of texts."""
-    numbers = [_number(value) for value in values]
-    if all(
-        one is not None for one, value in zip(numbers, values, strict=True) if value is not None
-    ):
+    numbers = [_parse_finite_number(value) for value in values]
+    if all(one is not None for one, value in zip(numbers, values, strict=True) if value is not None):
         known = [number_ for number_ in numbers if number_ is not None]
         if known:
-            return _number_axis(name, numbers, known)
+            return _build_number_axis(name, numbers, known)
     texts = [None if value is None else str(value) for value in values]
     kinds = sorted({text for text in texts if text is not None})
     last = max(len(kinds) - 1, 1)
     at = {text: place / last for place, text in enumerate(kinds)}
     few = kinds if len(kinds) <= _MOST_TICKS else [kinds[0], kinds[-1]]
     places = tuple(None if text is None else at[text] for text in texts)
-    return _Axis(name, places, tuple((at[text], label(text, 16)) for text in few))
+    return _Axis(name, places, tuple((at[text], escape_plot_label(text, 16)) for text in few))
 
 
-def _number_axis(name: str, values: Sequence[float | None], known: Sequence[float]) -> _Axis:
+def _build_number_axis(name: str, values: Sequence[float | None], known: Sequence[float]) -> _Axis:
     low, high = min(known), max(known)
     log = low > 0 and high / low > _LOG_RATIO
     begin, end = (math.log(low), math.log(high)) if log else (low, high)
@@ -243,10 +237,10 @@ def _number_axis(name: str, values: Sequence[float | None], known: Sequence[floa
     between = [math.exp(exponent) for exponent in between] if log else between
     few = kinds if len(kinds) <= _MOST_TICKS else [low, *between, high]
     places = tuple(None if value is None else place(value) for value in values)
-    return _Axis(name, places, tuple((place(value), number(value)) for value in few))
+    return _Axis(name, places, tuple((place(value), format_number(value)) for value in few))
 
 
-def _number(value: Any) -> float | None:
+def _parse_finite_number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -256,12 +250,12 @@ def _number(value: Any) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def _shades(
+def _group_lines_by_shade(
     names: Sequence[str], axes: Sequence[_Axis], colours: Sequence[float | None]
 ) -> list[Mapping[str, Any]]:
     """Return a line for each shade of colour, null without one, with gaps between its runs."""
     shades: dict[str | None, list[int]] = {}
-    order = _ranks(colours)
+    order = _compute_percentile_ranks(colours)
     for place in range(len(names)):
         rank = order.get(place)
         shade = None if rank is None else VIRIDIS[min(int(rank * len(VIRIDIS)), len(VIRIDIS) - 1)]
@@ -281,7 +275,7 @@ MOST_NAMED = 200
 """With more runs, the lines do not show their names: nobody could point at one."""
 
 
-def _ranks(values: Sequence[float | None]) -> dict[int, float]:
+def _compute_percentile_ranks(values: Sequence[float | None]) -> dict[int, float]:
     """Return where each value stands among all, from 0 to 1: so that outliers spoil no colours."""
     known = sorted((value, place) for place, value in enumerate(values) if value is not None)
     last = max(len(known) - 1, 1)
@@ -292,12 +286,12 @@ def _ranks(values: Sequence[float | None]) -> dict[int, float]:
 
 
 _SECTIONS = (
-    verdicts_section,
-    outcome_section,
-    timeline_section,
-    curves_section,
-    sweep_section,
-    gpus_section,
-    ranks_section,
-    provenance_section,
+    build_verdicts_section,
+    build_outcome_section,
+    build_timeline_section,
+    build_curves_section,
+    build_sweep_section,
+    build_gpus_section,
+    build_ranks_section,
+    build_provenance_section,
 )

@@ -11,10 +11,10 @@ from hpckit.features.reporting.document import (
     MetricCurves,
     ReportDocument,
     RunTimeline,
-    interruptions,
-    short_name,
+    list_interruptions,
+    shorten_run_name,
 )
-from hpckit.features.reporting.figure import CurveAxis, unit_name, unit_s
+from hpckit.features.reporting.figure import CurveAxis, choose_time_unit, name_time_unit
 from hpckit.features.reporting.page_parts import (
     COLOURS,
     Cell,
@@ -22,16 +22,16 @@ from hpckit.features.reporting.page_parts import (
     Figure,
     Section,
     Table,
-    duration,
-    label,
-    table,
+    build_duration_cell,
+    build_table,
+    escape_plot_label,
 )
-from hpckit.model.counted import counted
+from hpckit.model.counted import format_count
 from hpckit.model.goodput import Interruption, TimePart, TimeParts
-from hpckit.report.account import PART_LABELS, span_text, summed_parts
+from hpckit.report.account import PART_LABELS, format_short_duration, sum_time_parts
 from hpckit.report.rows import RunRow
-from hpckit.report.selection import common_words, override_cells
-from hpckit.report.text import percent
+from hpckit.report.selection import find_common_overrides, format_override_cells
+from hpckit.report.text import format_share_percent
 
 _PART_COLOURS = {
     TimePart.productive: "#009e73",
@@ -49,7 +49,7 @@ _PATTERNS = {TimePart.queue: "/", TimePart.lost: "x", TimePart.restart: "\\"}
 _LANE, _AROUND, _MOST_HIGH = 24, 96, 960
 
 
-def timeline_section(document: ReportDocument) -> Section:
+def build_timeline_section(document: ReportDocument) -> Section:
     """Return a lane per run, and the account of each run's time."""
     rows = [row for row in document.rows if row.goodput is not None and row.goodput.parts.wall]
     if not rows:
@@ -57,7 +57,7 @@ def timeline_section(document: ReportDocument) -> Section:
         return Section(name="timeline", title="Timeline", why_empty=why)
     lanes = [timeline for timeline in document.timelines if timeline.spans]
     drawn = {span.part for lane in lanes for span in lane.spans}
-    chart = _lane_chart(lanes, document) if lanes else None
+    chart = _build_timeline_chart(lanes, document) if lanes else None
     values = {
         "legend": [
             (PART_LABELS[part], _PART_COLOURS[part], _PATTERNS.get(part, ""))
@@ -66,27 +66,29 @@ def timeline_section(document: ReportDocument) -> Section:
         ],
         "chart": chart,
         "left": len(rows) - len(lanes),
-        "parts": _parts_table(rows, document),
+        "parts": _build_time_parts_table(rows, document),
     }
     charts = () if chart is None else (chart,)
     return Section(name="timeline", title="Timeline", values=values, charts=charts)
 
 
-def _lane_chart(lanes: Sequence[RunTimeline], document: ReportDocument) -> Chart:
-    names = {lane.run: label(short_name(document, lane.run)) for lane in lanes}
+def _build_timeline_chart(lanes: Sequence[RunTimeline], document: ReportDocument) -> Chart:
+    names = {lane.run: escape_plot_label(shorten_run_name(document, lane.run)) for lane in lanes}
     return Chart(
         id="chart-timeline",
         template="timeline",
         height=_AROUND + min(_LANE * max(len(lanes), 2), max(_MOST_HIGH, 9 * len(lanes))),
         values={
             "names": list(names.values()),
-            "parts": [bars for part in TimePart if (bars := _bars(part, lanes, names))],
-            "marks": _marks(names, document.rows),
+            "parts": [
+                bars for part in TimePart if (bars := _build_timeline_bars_of_part(part, lanes, names))
+            ],
+            "marks": _build_interruption_marks(names, document.rows),
         },
     )
 
 
-def _bars(
+def _build_timeline_bars_of_part(
     part: TimePart, lanes: Sequence[RunTimeline], names: Mapping[str, str]
 ) -> Mapping[str, Any] | None:
     found = [(lane.run, span) for lane in lanes for span in lane.spans if span.part is part]
@@ -97,10 +99,10 @@ def _bars(
         "colour": _PART_COLOURS[part],
         "pattern": _PATTERNS.get(part, ""),
         "runs": [names[run] for run, _ in found],
-        "begins": [_moment(span.begin) for _, span in found],
+        "begins": [_format_utc_moment(span.begin) for _, span in found],
         "lengths": [round((span.end - span.begin).total_seconds() * 1000, 1) for _, span in found],
         "words": [
-            f"{PART_LABELS[part]} {span_text(span.end - span.begin)}, "
+            f"{PART_LABELS[part]} {format_short_duration(span.end - span.begin)}, "
             + (f"attempt {span.attempt}" if span.attempt else "before the first attempt")
             + ("" if span.round is None else f", round {span.round}")
             for _, span in found
@@ -108,51 +110,50 @@ def _bars(
     }
 
 
-def _marks(names: Mapping[str, str], rows: Sequence[RunRow]) -> Mapping[str, Any]:
-    """Return a mark for each interruption."""
-    found = [(row.run, one) for row, one in interruptions(rows) if row.run in names]
+def _build_interruption_marks(names: Mapping[str, str], rows: Sequence[RunRow]) -> Mapping[str, Any]:
+    found = [(row.run, one) for row, one in list_interruptions(rows) if row.run in names]
     return {
         "runs": [names[run] for run, _ in found],
-        "times": [_moment(one.at) for _, one in found],
-        "words": [_mark_words(one) for _, one in found],
+        "times": [_format_utc_moment(one.at) for _, one in found],
+        "words": [_describe_interruption(one) for _, one in found],
         "colours": ["#7f7f7f" if one.planned else "#b2182b" for _, one in found],
     }
 
 
-def _mark_words(one: Interruption) -> str:
+def _describe_interruption(one: Interruption) -> str:
     where = "" if one.rank is None else f" of rank {one.rank}"
     step = "" if one.step is None else f" at step {one.step}"
     message = one.message.strip().splitlines()[:1]
-    return label(f"{one.cause}{where}{step}: {''.join(message)}", 90)
+    return escape_plot_label(f"{one.cause}{where}{step}: {''.join(message)}", 90)
 
 
-def _moment(at: datetime) -> str:
+def _format_utc_moment(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
-def _parts_table(rows: Sequence[RunRow], document: ReportDocument) -> Table:
+def _build_time_parts_table(rows: Sequence[RunRow], document: ReportDocument) -> Table:
     accounts = [
-        (short_name(document, row.run), row.goodput.parts)
-        for row in rows
-        if row.goodput is not None
+        (shorten_run_name(document, row.run), row.goodput.parts) for row in rows if row.goodput is not None
     ]
-    whole = summed_parts(row.goodput for row in rows if row.goodput is not None)
+    whole = sum_time_parts(row.goodput for row in rows if row.goodput is not None)
     names = [name for name in PART_LABELS if getattr(whole, name)]
     header = ("run", *(PART_LABELS[name] for name in names), "wall")
-    body = [(run, *_cells(parts, names)) for run, parts in accounts]
-    return table(header, body, ("sum of all runs", *_cells(whole, names)) if len(body) > 1 else ())
+    body = [(run, *_build_time_part_cells(parts, names)) for run, parts in accounts]
+    return build_table(
+        header, body, ("sum of all runs", *_build_time_part_cells(whole, names)) if len(body) > 1 else ()
+    )
 
 
-def _cells(parts: TimeParts, names: Sequence[str]) -> list[Cell]:
+def _build_time_part_cells(parts: TimeParts, names: Sequence[str]) -> list[Cell]:
     spans = [getattr(parts, name) for name in names]
     shares = [
         Figure(
-            f"{span_text(span)} ({percent(span / parts.wall)})" if span else "",
+            f"{format_short_duration(span)} ({format_share_percent(span / parts.wall)})" if span else "",
             span.total_seconds(),
         )
         for span in spans
     ]
-    return [*shares, duration(parts.wall)]
+    return [*shares, build_duration_cell(parts.wall)]
 
 
 _HEIGHT = 340
@@ -160,23 +161,23 @@ _BAND_TRACES = 3
 """Its edges, and the median."""
 
 
-def curves_section(document: ReportDocument) -> Section:
+def build_curves_section(document: ReportDocument) -> Section:
     """Return a chart for each metric."""
     if not document.curves:
         why = "No curves: no metric has numbers at two steps of a run, or more."
         return Section(name="curves", title="Curves", why_empty=why)
-    every = [one for metric in document.curves for one in metric.runs]
+    every = [run for metric in document.curves for run in metric.runs]
     sweep = [row.overrides for row in document.rows]
-    cells = override_cells(sweep, common_words(sweep))
+    cells = format_override_cells(sweep, find_common_overrides(sweep))
     words = {row.run: cell for row, cell in zip(document.rows, cells, strict=True)}
     styles = {
         run: _Style(
-            label(f"{short_name(document, run)} {words.get(run, '')}".strip()),
+            escape_plot_label(f"{shorten_run_name(document, run)} {words.get(run, '')}".strip()),
             COLOURS[place % len(COLOURS)],
         )
         for place, run in enumerate(dict.fromkeys(curve.run for curve in every))
     }
-    charts = [_chart(place, curves, styles) for place, curves in enumerate(document.curves)]
+    charts = [_build_curve_chart(place, curves, styles) for place, curves in enumerate(document.curves)]
     values = {
         "undone": any(curve.undone for curve in every),
         "timed": any(curve.live.wall_s for curve in every),
@@ -201,35 +202,39 @@ class _Style(NamedTuple):
     colour: str
 
 
-def _chart(place: int, curves: MetricCurves, styles: Mapping[str, _Style]) -> Chart:
+def _build_curve_chart(place: int, curves: MetricCurves, styles: Mapping[str, _Style]) -> Chart:
     many = len(curves.runs) > 1 or curves.band is not None
     ends = [run.live.wall_s[-1] for run in curves.runs if run.live.wall_s]
-    unit = unit_s(max(ends, default=0))  # of both axes of time
+    unit = choose_time_unit(max(ends, default=0))  # of both axes of time
     return Chart(
         id=f"chart-curve-{place}",
         template="curve",
         height=_HEIGHT + (18 * len(curves.runs) if many else 0),
         values={
-            "metric": label(curves.metric, 40),
+            "metric": escape_plot_label(curves.metric, 40),
             "many": many,
-            "fixed_range": _flat_range(curves),
+            "fixed_range": _choose_range_of_flat_curve(curves),
             "band": curves.band,
-            "band_name": counted(curves.band.runs, "other run") if curves.band else "",
+            "band_name": format_count(curves.band.runs, "other run") if curves.band else "",
             # All undone pieces are one line.
             "undone": [
-                _line(
+                _build_plotly_curve(
                     styles[run.run],
-                    _joined(piece.steps for piece in run.undone),
-                    _joined(piece.values for piece in run.undone),
+                    _join_with_gaps(piece.steps for piece in run.undone),
+                    _join_with_gaps(piece.values for piece in run.undone),
                 )
                 for run in curves.runs
                 if run.undone
             ],
             "live": [
-                _line(styles[run.run], run.live.steps, run.live.values) for run in curves.runs
+                _build_plotly_curve(styles[run.run], run.live.steps, run.live.values) for run in curves.runs
             ],
             "axes": [
-                (axis.value, f"{axis.words} ({unit_name(unit)})", _other_x(axis, curves, unit))
+                (
+                    axis.value,
+                    f"{axis.axis_label} ({name_time_unit(unit)})",
+                    _list_curve_times_on_axis(axis, curves, unit),
+                )
                 for axis in (CurveAxis.wall, CurveAxis.productive)
                 if ends
             ],
@@ -237,18 +242,17 @@ def _chart(place: int, curves: MetricCurves, styles: Mapping[str, _Style]) -> Ch
     )
 
 
-def _joined(pieces: Iterable[Sequence[float | None]]) -> list[float | None]:
-    """Return the pieces one after the other, with a gap after each."""
+def _join_with_gaps(pieces: Iterable[Sequence[float | None]]) -> list[float | None]:
     return [one for piece in pieces for one in (*piece, None)]
 
 
-def _line(
+def _build_plotly_curve(
     style: _Style, steps: Sequence[float | None], values: Sequence[float | None]
 ) -> Mapping[str, Any]:
     return {"name": style.name, "colour": style.colour, "x": steps, "y": values}
 
 
-def _flat_range(curves: MetricCurves) -> tuple[float, float] | None:
+def _choose_range_of_flat_curve(curves: MetricCurves) -> tuple[float, float] | None:
     """Return a range around a curve that is constant: plotly's own is two units high."""
     pieces = [piece for run in curves.runs for piece in (run.live, *run.undone)]
     values = {value for piece in pieces for value in piece.values if value is not None}
@@ -259,22 +263,24 @@ def _flat_range(curves: MetricCurves) -> tuple[float, float] | None:
     return value - room, value + room
 
 
-def _other_x(axis: CurveAxis, curves: MetricCurves, unit: float) -> list[list[float | None] | None]:
+def _list_curve_times_on_axis(
+    axis: CurveAxis, curves: MetricCurves, unit: float
+) -> list[list[float | None] | None]:
     """Return where the points of each trace are on this axis, in the order of the traces.
 
     A band is one of steps. What was undone has no place in productive time.
     """
     found: list[list[float | None] | None] = [None] * (0 if curves.band is None else _BAND_TRACES)
     for run in curves.runs:
-        pieces = [_times(axis, piece, unit) for piece in run.undone]
+        pieces = [_convert_times_to_unit(axis, piece, unit) for piece in run.undone]
         if pieces and (axis is CurveAxis.productive or not all(pieces)):
             found.append(None)
         elif pieces:
-            found.append(_joined(pieces))
-    found += [_times(axis, run.live, unit) or None for run in curves.runs]
+            found.append(_join_with_gaps(pieces))
+    found += [_convert_times_to_unit(axis, run.live, unit) or None for run in curves.runs]
     return found
 
 
-def _times(axis: CurveAxis, points: CurvePoints, unit: float) -> list[float | None]:
+def _convert_times_to_unit(axis: CurveAxis, points: CurvePoints, unit: float) -> list[float | None]:
     seconds = points.wall_s if axis is CurveAxis.wall else points.productive_s
     return [float(f"{second / unit:.5g}") for second in seconds]

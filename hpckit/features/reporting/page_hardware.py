@@ -10,7 +10,7 @@ from hpckit.features.reporting.document import (
     GpuUsed,
     RankUsed,
     ReportDocument,
-    short_name,
+    shorten_run_name,
 )
 from hpckit.features.reporting.page_parts import (
     LABEL_WIDTH,
@@ -19,15 +19,15 @@ from hpckit.features.reporting.page_parts import (
     Figure,
     Section,
     Table,
-    label,
-    share,
-    table,
+    build_share_cell,
+    build_table,
+    escape_plot_label,
 )
-from hpckit.model.counted import counted
-from hpckit.model.telemetry.usage import EnergyBill, launch_bill
-from hpckit.report.escape import escaped_cell, shortened
+from hpckit.model.counted import format_count
+from hpckit.model.telemetry.usage import EnergyBill, sum_energy_bills
+from hpckit.report.escape import escape_table_cell, shorten_text
 from hpckit.report.rows import RunRow
-from hpckit.report.text import percent
+from hpckit.report.text import format_share_percent
 
 _MOST_RANKS = 64
 _RANK_PARTS = (
@@ -39,7 +39,7 @@ _RANK_PARTS = (
 _GB = 1e9
 
 
-def gpus_section(document: ReportDocument) -> Section:
+def build_gpus_section(document: ReportDocument) -> Section:
     """Return GPUs over time, what each run used of each, and energy with its cost."""
     bills = [(row, row.findings.energy) for row in document.rows if row.findings is not None]
     known = [(row, bill) for row, bill in bills if bill.gpu_hours]
@@ -49,14 +49,14 @@ def gpus_section(document: ReportDocument) -> Section:
         return Section(name="gpus", title="GPUs", why_empty=why)
     lanes = () if found is None else found.lanes
     slowed = any(filter(None, (part for lane in lanes for part in lane.slowed)))
-    heat_maps, power = ([], None) if found is None else _activity(found, slowed=slowed)
+    heat_maps, power = ([], None) if found is None else _build_activity_charts(found, slowed=slowed)
     values = {
         "heat_maps": heat_maps,
         "never_slowed": not slowed and any(lane.slowed for lane in lanes),
         "left": 0 if found is None else found.left_out,
         "power": power,
-        "used": _gpu_table(document),
-        "energy": _energy_table(known, document),
+        "used": _build_gpu_table(document),
+        "energy": _build_energy_table(known, document),
         "estimated": any(bill.estimated_share > 0 for _, bill in known),
         "unpriced": all(bill.price is None for _, bill in known),
     }
@@ -64,15 +64,16 @@ def gpus_section(document: ReportDocument) -> Section:
     return Section(name="gpus", title="GPUs", values=values, charts=charts)
 
 
-def _activity(found: GpuActivity, *, slowed: bool) -> tuple[list[tuple[Chart, str]], Chart | None]:
-    """Return the heat maps, each with what it shows, and the chart of the power."""
+def _build_activity_charts(
+    found: GpuActivity, *, slowed: bool
+) -> tuple[list[tuple[Chart, str]], Chart | None]:
     step = (found.end - found.begin) / max(len(found.power_w), 1)
     times = [
         (found.begin + step * (place + 0.5)).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
         for place in range(len(found.power_w))
     ]
     lanes = found.lanes
-    names = [label(f"{lane.node} {lane.gpu}", 32) for lane in lanes]
+    names = [escape_plot_label(f"{lane.node} {lane.gpu}", 32) for lane in lanes]
     shown: list[tuple[str, str, Sequence[Sequence[float | None]]]] = []
     if lanes:
         shown.append(("busy", "how busy each GPU was over time", [lane.busy for lane in lanes]))
@@ -82,14 +83,14 @@ def _activity(found: GpuActivity, *, slowed: bool) -> tuple[list[tuple[Chart, st
     if slowed:
         words = "how much of the time heat or the power brake slowed each GPU"
         shown.append(("slowed", words, [lane.slowed for lane in lanes]))
-    heat_maps = [(_heat_map(name, times, names, rows), words) for name, words, rows in shown]
+    heat_maps = [(_build_heat_map(name, times, names, rows), words) for name, words, rows in shown]
     if all(watts is None for watts in found.power_w):
         return heat_maps, None
     values = {"times": times, "power_w": found.power_w}
     return heat_maps, Chart(id="chart-gpu-power", template="gpu_power", height=240, values=values)
 
 
-def _heat_map(
+def _build_heat_map(
     name: str, times: Sequence[str], gpus: Sequence[str], rows: Sequence[Sequence[float | None]]
 ) -> Chart:
     return Chart(
@@ -105,36 +106,36 @@ def _heat_map(
     )
 
 
-def _gpu_table(document: ReportDocument) -> Table:
+def _build_gpu_table(document: ReportDocument) -> Table:
     header = (
         *("run", "node", "GPU", "kind", "hours", "busy", "memory at most", "of", "power"),
         *("slowed by heat", "slowed by the power limit"),
     )
-    return table(
-        header, [(short_name(document, gpu.run), *_gpu_cells(gpu)) for gpu in document.gpus]
+    return build_table(
+        header, [(shorten_run_name(document, gpu.run), *_build_gpu_cells(gpu)) for gpu in document.gpus]
     )
 
 
-def _gpu_cells(one: GpuUsed) -> Sequence[Cell]:
+def _build_gpu_cells(one: GpuUsed) -> Sequence[Cell]:
     return (
         one.node,
         one.gpu,
         one.name,
         Figure(f"{one.hours:.2f}", one.hours),
-        share(one.utilization),
-        _bytes(one.memory_peak_bytes),
-        _bytes(one.memory_bytes),
+        build_share_cell(one.utilization),
+        _build_bytes_cell(one.memory_peak_bytes),
+        _build_bytes_cell(one.memory_bytes),
         Figure("" if one.power_w is None else f"{one.power_w:.0f} W", one.power_w),
-        share(one.heat_share),
-        share(one.power_share),
+        build_share_cell(one.heat_share),
+        build_share_cell(one.power_share),
     )
 
 
-def _bytes(size: int | None) -> Figure:
+def _build_bytes_cell(size: int | None) -> Figure:
     return Figure("" if size is None else f"{size / _GB:.1f} GB", size)
 
 
-def _energy_table(bills: Sequence[tuple[RunRow, EnergyBill]], document: ReportDocument) -> Table:
+def _build_energy_table(bills: Sequence[tuple[RunRow, EnergyBill]], document: ReportDocument) -> Table:
     header = (
         "run",
         "GPU hours",
@@ -142,76 +143,76 @@ def _energy_table(bills: Sequence[tuple[RunRow, EnergyBill]], document: ReportDo
         "kWh with cooling and losses",
         "g CO2",
         "price",
-        "kWh of restarts and repeated steps",
+        "kWh for restarts and repeated steps",
         "J a step",
     )
-    return table(
+    return build_table(
         header,
         [
-            (short_name(document, row.run), *_bill_cells(bill), bill.j_per_step)
+            (shorten_run_name(document, row.run), *_build_bill_cells(bill), bill.j_per_step)
             for row, bill in bills
         ],
-        ("together", *_bill_cells(launch_bill(bill for _, bill in bills)), None)
+        ("together", *_build_bill_cells(sum_energy_bills(bill for _, bill in bills)), None)
         if len(bills) > 1
         else (),
     )
 
 
-def _bill_cells(bill: EnergyBill) -> tuple[float | None, ...]:
+def _build_bill_cells(bill: EnergyBill) -> tuple[float | None, ...]:
     site = bill.site_kwh if bill.site_kwh != bill.kwh else None
     return (bill.gpu_hours, bill.kwh, site, bill.carbon_g, bill.price, bill.lost_kwh)
 
 
-def ranks_section(document: ReportDocument) -> Section:
+def build_ranks_section(document: ReportDocument) -> Section:
     """Return what the steps of each rank went to, and which ranks are stragglers."""
     if not document.ranks:
-        why = "No step times: no rank has reported any (they come with run.steps and observe)."
+        why = "No step times: no rank has reported any (run.steps and observe measure them)."
         return Section(name="ranks", title="Ranks", why_empty=why)
     slow = [rank for rank in document.ranks if rank.slower_by is not None]
     run = slow[0].run if slow else document.ranks[0].run
     some = [rank for rank in document.ranks if rank.run == run]
-    chart = _rank_chart(run, some[:_MOST_RANKS])
+    chart = _build_rank_chart(run, some[:_MOST_RANKS])
     values = {
-        "slow": _slow_words(slow),
+        "slow": _format_stragglers(slow),
         "legend": _RANK_PARTS,
         "run": run,
         "chart": chart,
         "left": len(some) - _MOST_RANKS,
-        "ranks": _rank_table(document),
-        "phases": _phases(document),
+        "ranks": _build_rank_table(document),
+        "phases": _build_user_timed_phases_table(document),
     }
     return Section(name="ranks", title="Ranks", values=values, charts=[chart])
 
 
-def _phases(document: ReportDocument) -> Table:
+def _build_user_timed_phases_table(document: ReportDocument) -> Table:
     """Return what the code of runs timed itself."""
     rows = [
         (
-            short_name(document, row.run),
-            shortened(escaped_cell(one.name), LABEL_WIDTH),
-            one.step_s,
-            share(one.share),
+            shorten_run_name(document, row.run),
+            shorten_text(escape_table_cell(phase.name), LABEL_WIDTH),
+            phase.step_s,
+            build_share_cell(phase.share),
         )
         for row in document.rows
         if row.findings is not None
-        for one in row.findings.phases
+        for phase in row.findings.phases
     ]
-    return table(("run", "phase", "s a step", "of a step"), rows)
+    return build_table(("run", "phase", "s a step", "of a step"), rows)
 
 
-def _slow_words(slow: Sequence[RankUsed]) -> str:
+def _format_stragglers(slow: Sequence[RankUsed]) -> str:
     if not slow:
         return "No rank was found to be slower than its peers."
     words = [
         f"rank {rank.steps.rank} of {rank.run} on {rank.steps.node} "
-        f"({percent(rank.slower_by)} longer for its own work, data included)"
+        f"({format_share_percent(rank.slower_by)} longer for its own work, data included)"
         for rank in slow[:5]
     ]
-    more = f" and {counted(len(slow) - 5, 'other')}" if len(slow) > len(words) else ""
+    more = f" and {format_count(len(slow) - 5, 'other')}" if len(slow) > len(words) else ""
     return f"Slower than their peers: {', '.join(words)}{more}."
 
 
-def _rank_parts(one: RankUsed) -> tuple[float, ...]:
+def _split_rank_step_time(one: RankUsed) -> tuple[float, ...]:
     """Return seconds a step, in the order of `_RANK_PARTS`."""
     steps = one.steps
     data, save, wait = (part or 0.0 for part in (steps.data_s, steps.checkpoint_s, steps.waiting_s))
@@ -219,18 +220,16 @@ def _rank_parts(one: RankUsed) -> tuple[float, ...]:
     return tuple(part / steps.steps if steps.steps else 0.0 for part in (own, data, wait, save))
 
 
-def _rank_chart(run: str, ranks: Sequence[RankUsed]) -> Chart:
-    values = list(zip(*map(_rank_parts, ranks), strict=True))
+def _build_rank_chart(run: str, ranks: Sequence[RankUsed]) -> Chart:
+    values = list(zip(*map(_split_rank_step_time, ranks), strict=True))
     return Chart(
         id="chart-ranks",
         template="ranks",
         height=320,
         values={
-            "run": label(run),
-            "ranks": [
-                f"{rank.steps.rank}" + (" (slow)" if rank.slower_by else "") for rank in ranks
-            ],
-            "nodes": [label(rank.steps.node, 32) for rank in ranks],
+            "run": escape_plot_label(run),
+            "ranks": [f"{rank.steps.rank}" + (" (slow)" if rank.slower_by else "") for rank in ranks],
+            "nodes": [escape_plot_label(rank.steps.node, 32) for rank in ranks],
             "parts": [
                 (*part, [round(value, 6) for value in column])
                 for part, column in zip(_RANK_PARTS, values, strict=True)
@@ -240,15 +239,15 @@ def _rank_chart(run: str, ranks: Sequence[RankUsed]) -> Chart:
     )
 
 
-def _rank_table(document: ReportDocument) -> Table:
+def _build_rank_table(document: ReportDocument) -> Table:
     header = ("run", "rank", "node", "steps with repeated ones", "s a step")
-    return table(
+    return build_table(
         (*header, *(name for name, *_ in _RANK_PARTS), "straggler"),
-        [(short_name(document, rank.run), *_rank_cells(rank)) for rank in document.ranks],
+        [(shorten_run_name(document, rank.run), *_build_rank_cells(rank)) for rank in document.ranks],
     )
 
 
-def _rank_cells(one: RankUsed) -> Sequence[Cell]:
+def _build_rank_cells(one: RankUsed) -> Sequence[Cell]:
     steps = one.steps
     each = steps.seconds / steps.steps if steps.steps else None
     other = steps.working_s if steps.data_s is None else steps.computing_s
@@ -259,6 +258,6 @@ def _rank_cells(one: RankUsed) -> Sequence[Cell]:
         steps.node,
         steps.steps,
         each,
-        *map(share, shares),
-        "" if one.slower_by is None else f"{percent(one.slower_by)} slower",
+        *map(build_share_cell, shares),
+        "" if one.slower_by is None else f"{format_share_percent(one.slower_by)} slower",
     )

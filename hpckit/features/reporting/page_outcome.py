@@ -11,13 +11,13 @@ from typing import Any
 from hpckit.features.reporting.document import (
     ReportDocument,
     ReportLaunch,
-    best_words,
-    interruptions,
-    no_verdict_words,
-    runs_words,
-    short_name,
-    summary_words,
-    verdict_runs,
+    explain_no_verdict,
+    format_best_run,
+    format_run_ids,
+    format_runs_of_verdict,
+    format_summary_sentences,
+    list_interruptions,
+    shorten_run_name,
 )
 from hpckit.features.reporting.page_parts import (
     Badge,
@@ -25,118 +25,120 @@ from hpckit.features.reporting.page_parts import (
     Figure,
     Section,
     Table,
-    duration,
-    share,
-    table,
+    build_duration_cell,
+    build_share_cell,
+    build_table,
 )
-from hpckit.model.cluster.nodes import compress_nodes
-from hpckit.model.counted import counted, steps_text
-from hpckit.model.moment import local_moment
+from hpckit.model.cluster.nodes import compress_to_hostlist
+from hpckit.model.counted import format_count, format_step_of_total
+from hpckit.model.moment import format_local_datetime
 from hpckit.model.states import RunState
-from hpckit.report.account import first_line
+from hpckit.report.account import shorten_to_first_line
 from hpckit.report.description import AttemptDescription, LaunchDescription
-from hpckit.report.diagnosis import verdict_groups, verdict_head
+from hpckit.report.diagnosis import format_verdict_kind_and_severity, group_verdicts
 from hpckit.report.failures import (
     FailureGroup,
-    failure_line,
-    failure_words,
+    format_failure,
+    format_failure_group_line,
     group_failures,
-    user_traceback,
+    shorten_user_traceback,
 )
-from hpckit.report.rows import RunRow, count_states
-from hpckit.report.text import foreign_line
+from hpckit.report.rows import RunRow, count_runs_by_state
+from hpckit.report.text import format_foreign_owner
 
 SHOWN_FAILURES = 20
 SHOWN_REMARKS = 10
 SHOWN_INTERRUPTIONS = 20
 
 
-def verdicts_section(document: ReportDocument) -> Section:
+def build_verdicts_section(document: ReportDocument) -> Section:
     """Return what holds runs back, in words, with numbers and remedies."""
     values = {
-        "summary": summary_words(document),
+        "summary": format_summary_sentences(document),
         "verdicts": [
             {
                 "worst": group.worst,
-                "head": verdict_head(group.worst),
-                "runs": verdict_runs(group, len(document.rows)),
+                "head": format_verdict_kind_and_severity(group.worst),
+                "runs": format_runs_of_verdict(group, len(document.rows)),
             }
-            for group in verdict_groups(document.rows)
+            for group in group_verdicts(document.rows)
         ],
-        "no_verdict": no_verdict_words(document.rows),
+        "no_verdict": explain_no_verdict(document.rows),
     }
     return Section(name="verdicts", title="Verdicts", values=values)
 
 
-def outcome_section(document: ReportDocument) -> Section:
+def build_outcome_section(document: ReportDocument) -> Section:
     """Return the states of runs, their failures by cause, the best run, and a table of all."""
     rows = document.rows
     groups = group_failures(rows)
     header = ("run", "state", "cause", "attempts", "steps", "time", "goodput", "nodes")
-    cells = [(short_name(document, row.run), *_run_cells(row, document.written_at)) for row in rows]
+    cells = [
+        (shorten_run_name(document, row.run), *_build_run_cells(row, document.written_at)) for row in rows
+    ]
     values = {
-        "states": count_states(row.state for row in rows),
-        "best": best_words(document),
-        "failures": [_failure(group) for group in groups[:SHOWN_FAILURES]],
+        "states": count_runs_by_state(row.state for row in rows),
+        "best": format_best_run(document),
+        "failures": [_build_failure_template_values(group) for group in groups[:SHOWN_FAILURES]],
         "failures_left": len(groups) - SHOWN_FAILURES,
-        "causes": _causes(rows),
-        "latest": _latest_interruptions(document),
-        "remarks": list(_remarks(rows)),
-        "runs": table(header, cells),
+        "causes": _build_causes_table(rows),
+        "latest": _build_interruptions_table(document),
+        "remarks": list(_list_status_remarks(rows)),
+        "runs": build_table(header, cells),
     }
     return Section(name="outcome", title="Outcome", values=values)
 
 
-def _failure(group: FailureGroup) -> Mapping[str, Any]:
+def _build_failure_template_values(group: FailureGroup) -> Mapping[str, Any]:
     failure, run = group.failure, group.rows[0].run
     alone = len(group.rows) == 1
     return {
-        "head": f"{run}: {failure_words(failure)}" if alone else failure_line(group),
+        "head": f"{run}: {format_failure(failure)}" if alone else format_failure_group_line(group),
         "several": not alone,
         "run": run,
-        "traceback": "\n".join(user_traceback(failure.traceback or "")),
+        "traceback": "\n".join(shorten_user_traceback(failure.traceback or "")),
     }
 
 
-def _causes(rows: Sequence[RunRow]) -> Table:
+def _build_causes_table(rows: Sequence[RunRow]) -> Table:
     counts: dict[tuple[str, bool], list[RunRow]] = {}
-    for row, one in interruptions(rows):
+    for row, one in list_interruptions(rows):
         counts.setdefault((one.cause.value, one.planned), []).append(row)
     lines = [
         (
             cause,
             "planned" if planned else "failure",
             len(some),
-            runs_words([*{row.run: row for row in some}.values()]),
+            format_run_ids([*{row.run: row for row in some}.values()]),
         )
         for (cause, planned), some in sorted(counts.items(), key=lambda one: -len(one[1]))
     ]
-    return table(("cause", "kind", "how often", "runs"), lines)
+    return build_table(("cause", "kind", "how often", "runs"), lines)
 
 
-def _latest_interruptions(document: ReportDocument) -> Table:
+def _build_interruptions_table(document: ReportDocument) -> Table:
     """Return the latest interruptions, each with when, where and why, the newest first."""
-    every = interruptions(document.rows)
+    every = list_interruptions(document.rows)
     latest = nlargest(SHOWN_INTERRUPTIONS, every, key=lambda pair: pair[1].at)
     lines = [
         (
-            local_moment(one.at),
-            short_name(document, row.run),
+            format_local_datetime(one.at),
+            shorten_run_name(document, row.run),
             one.attempt,
             one.round,
             one.rank,
             one.node,
             "" if one.step is None else str(one.step),
             "" if one.action is None else one.action.replace("_", " "),
-            first_line(one.message),
+            shorten_to_first_line(one.message),
         )
         for row, one in latest
     ]
     header = ("when", "run", "attempt", "round", "rank", "node", "step", "then", "what")
-    return table(header, lines)
+    return build_table(header, lines)
 
 
-def _remarks(rows: Sequence[RunRow]) -> Iterator[str]:
+def _list_status_remarks(rows: Sequence[RunRow]) -> Iterator[str]:
     """Yield what status would note below its table, each text once."""
     texts: dict[str, list[RunRow]] = {}
     for row in rows:
@@ -144,33 +146,33 @@ def _remarks(rows: Sequence[RunRow]) -> Iterator[str]:
             if text:
                 texts.setdefault(text, []).append(row)
     for text, some in list(texts.items())[:SHOWN_REMARKS]:
-        yield f"{runs_words(some)}: {text}"
+        yield f"{format_run_ids(some)}: {text}"
     left = len(texts) - SHOWN_REMARKS
     if left > 0:
-        yield f"… and {counted(left, 'other remark')}"
+        yield f"… and {format_count(left, 'other remark')}"
 
 
-def _run_cells(row: RunRow, now: datetime) -> Sequence[Cell]:
+def _build_run_cells(row: RunRow, now: datetime) -> Sequence[Cell]:
     parts = None if row.goodput is None else row.goodput.parts
     return (
         Badge(f"{row.state} ({row.early})" if row.early else row.state.value, row.state),
         "" if row.failure is None else row.failure.cause.value,
         row.attempt,
-        Figure(steps_text(row.step, row.total), None if row.step is None else float(row.step)),
-        duration(row.elapsed(now) if parts is None else parts.wall),
-        share(None if row.goodput is None else row.goodput.goodput),
-        compress_nodes(row.nodes),
+        Figure(format_step_of_total(row.step, row.total), None if row.step is None else float(row.step)),
+        build_duration_cell(row.elapsed(now) if parts is None else parts.wall),
+        build_share_cell(None if row.goodput is None else row.goodput.goodput),
+        compress_to_hostlist(row.nodes),
     )
 
 
 _SHOWN_FILES = 50
 
 
-def provenance_section(document: ReportDocument) -> Section:
+def build_provenance_section(document: ReportDocument) -> Section:
     """Return the facts of each launch, and the jobs and nodes of each run."""
     rows = [
         (
-            short_name(document, row.run),
+            shorten_run_name(document, row.run),
             row.job or "",
             row.attempt,
             ", ".join(row.nodes),
@@ -179,13 +181,13 @@ def provenance_section(document: ReportDocument) -> Section:
         for row in document.rows
     ]
     values = {
-        "launches": [_launch(launch, document) for launch in document.launches],
-        "jobs": table(("run", "Slurm job", "attempts", "nodes", "overrides"), rows),
+        "launches": [_build_launch_template_values(launch, document) for launch in document.launches],
+        "jobs": build_table(("run", "Slurm job", "attempts", "nodes", "overrides"), rows),
     }
     return Section(name="provenance", title="Provenance", values=values)
 
 
-def _launch(one: ReportLaunch, document: ReportDocument) -> Mapping[str, Any]:
+def _build_launch_template_values(one: ReportLaunch, document: ReportDocument) -> Mapping[str, Any]:
     about = one.about
     foreign, changed, run = about.head.foreign, about.code.changed_files, about.run
     left = len(changed) - _SHOWN_FILES
@@ -194,28 +196,27 @@ def _launch(one: ReportLaunch, document: ReportDocument) -> Mapping[str, Any]:
     rows = about.rows if run is None else (run.row,)
     return {
         "id": about.head.id,
-        "foreign": None if foreign is None else foreign_line(foreign),
-        "facts": _facts(about),
+        "foreign": None if foreign is None else format_foreign_owner(foreign),
+        "facts": _list_launch_facts(about),
         "changed": changed,
-        "changed_text": "\n".join(changed[:_SHOWN_FILES])
-        + (f"\n… and {left} more" if left > 0 else ""),
-        "packages": table(("package", "version"), packages),
-        "attempts": table(
+        "changed_text": "\n".join(changed[:_SHOWN_FILES]) + (f"\n… and {left} more" if left > 0 else ""),
+        "packages": build_table(("package", "version"), packages),
+        "attempts": build_table(
             ("attempt", "Slurm job", "nodes", "rounds", "state", "exit code", "began", "time"),
-            [_attempt_cells(attempt, document) for attempt in attempts],
+            [_build_attempt_cells(attempt, document) for attempt in attempts],
         ),
         "reference": one.reference,
         "unfinished": any(row.state is not RunState.completed for row in rows),
     }
 
 
-def _facts(about: LaunchDescription) -> Iterable[tuple[str, str]]:
+def _list_launch_facts(about: LaunchDescription) -> Iterable[tuple[str, str]]:
     code, environment, run = about.code, about.environment, about.run
     changed = " with changes" if code.dirty is True else ""  # the file may say anything
     branch = f" on {code.branch}" if code.branch else ""
     driver = f", driver {environment.driver}" if environment.driver else ""
     yield "name", about.head.name
-    yield "created", local_moment(about.head.created_at)
+    yield "created", format_local_datetime(about.head.created_at)
     yield "words", f"hpckit {shlex.join(about.arguments)}"
     yield "commit", f"{code.commit}{branch}{changed}" if code.commit else "outside git"
     yield "project", code.project + ("" if code.snapshot else " (no snapshot: it ran from there)")
@@ -231,7 +232,7 @@ def _facts(about: LaunchDescription) -> Iterable[tuple[str, str]]:
     yield "folder", about.head.folder
 
 
-def _attempt_cells(one: AttemptDescription, document: ReportDocument) -> Sequence[Cell]:
+def _build_attempt_cells(one: AttemptDescription, document: ReportDocument) -> Sequence[Cell]:
     took = None
     if one.started_at is not None:
         took = max((one.ended_at or document.written_at) - one.started_at, timedelta())
@@ -242,6 +243,6 @@ def _attempt_cells(one: AttemptDescription, document: ReportDocument) -> Sequenc
         one.rounds,
         "" if one.state is None else one.state.value,
         one.exit_code,
-        "" if one.started_at is None else local_moment(one.started_at),
-        duration(took),
+        "" if one.started_at is None else format_local_datetime(one.started_at),
+        build_duration_cell(took),
     )

@@ -12,9 +12,9 @@ from datetime import timedelta
 from itertools import compress
 from typing import Any
 
-from hpckit.report.account import span_text
-from hpckit.report.escape import escaped_cell, shortened
-from hpckit.report.text import number, percent
+from hpckit.report.account import format_short_duration
+from hpckit.report.escape import escape_table_cell, shorten_text
+from hpckit.report.text import format_number, format_share_percent
 from hpckit.values import dataclass, field
 
 LABEL_WIDTH = 48
@@ -26,9 +26,7 @@ COLOURS = (
 """Okabe and Ito's, without black and yellow, and six more: readable on light and dark paper. None
 is grey: that is the median of the others."""
 
-VIRIDIS = (
-    *("#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725"),
-)
+VIRIDIS = (*("#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +39,9 @@ class Chart:
     values: Mapping[str, Any]
 
 
-def label(text: str, width: int = LABEL_WIDTH) -> str:
+def escape_plot_label(text: str, width: int = LABEL_WIDTH) -> str:
     """Return a text that plotly shows as it is, on one line."""
-    return html.escape(shortened(escaped_cell(text), width), quote=False)
+    return html.escape(shorten_text(escape_table_cell(text), width), quote=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,43 +91,39 @@ class Table:
     left: int
 
 
-def table(
-    header: Sequence[str], rows: Sequence[Sequence[Cell]], foot: Sequence[Cell] = ()
-) -> Table:
+def build_table(header: Sequence[str], rows: Sequence[Sequence[Cell]], foot: Sequence[Cell] = ()) -> Table:
     """Return a table. Columns in which no row has anything are left out."""
-    lines = [[_drawn(cell) for cell in row] for row in rows]
+    lines = [[_build_shown_cell(cell) for cell in row] for row in rows]
     columns = list(zip(*lines, strict=True))
-    kept = [
-        any(cell if isinstance(cell, str) else cell.text for cell in column) for column in columns
-    ]
+    kept = [any(cell if isinstance(cell, str) else cell.text for cell in column) for column in columns]
     numeric = [any(isinstance(cell, Figure) for cell in column) for column in columns]
     return Table(
         header=list(compress(zip(header, numeric, strict=False), kept)),
         rows=[list(compress(line, kept)) for line in lines[:MOST_ROWS]],
-        foot=list(compress(map(_drawn, foot), kept)),
+        foot=list(compress(map(_build_shown_cell, foot), kept)),
         left=max(len(rows) - MOST_ROWS, 0),
     )
 
 
-def _drawn(cell: Cell) -> str | Figure | Badge:
+def _build_shown_cell(cell: Cell) -> str | Figure | Badge:
     if isinstance(cell, str | Figure | Badge):
         return cell
     if isinstance(cell, bool) or cell is None:
         return "" if cell is None else str(cell)
-    return Figure(number(cell), cell)
+    return Figure(format_number(cell), cell)
 
 
-def share(value: float | None) -> Figure:
+def build_share_cell(value: float | None) -> Figure:
     """Return a share as a cell, in percent."""
-    return Figure(percent(value), value)
+    return Figure(format_share_percent(value), value)
 
 
-def duration(span: timedelta | None) -> Figure:
+def build_duration_cell(span: timedelta | None) -> Figure:
     """Return a span of time as a cell; empty if there is none."""
-    return Figure("", None) if span is None else Figure(span_text(span), span.total_seconds())
+    return Figure("", None) if span is None else Figure(format_short_duration(span), span.total_seconds())
 
 
-def shown(value: Any) -> Cell:
+def build_value_cell(value: Any) -> Cell:
     """Return a value of a configuration or a metric as a cell; numbers written as text sort."""
     if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value

@@ -6,15 +6,20 @@ import argparse
 import math
 from pathlib import Path
 
-from hpckit.cli.options import add_fresh, add_output_dir, add_references, output_dir
+from hpckit.cli.options import (
+    add_fresh_option,
+    add_launches_or_runs_argument,
+    add_output_dir_option,
+    choose_output_dir,
+)
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.features.reporting.drawing import FigureLook, FigureStyle, drawn, form_of
+from hpckit.features.reporting.drawing import FigureLook, FigureStyle, draw_figure, parse_figure_file_format
 from hpckit.features.reporting.figure import CurveAxis
-from hpckit.features.reporting.plotted import PlotQuestion, curve_figure
-from hpckit.model.counted import counted
+from hpckit.features.reporting.plotted import PlotQuestion, build_curve_figure
+from hpckit.model.counted import format_count
 from hpckit.operations.output_file import FIGURE, check_output_file, write_output_file
-from hpckit.views.across_launches import named_runs
+from hpckit.views.across_launches import find_named_runs
 
 _LARGEST_INCHES = 100.0
 _MOST_SMOOTHED = 1_000_000
@@ -29,7 +34,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `plot`."""
-    add_references(parser)
+    add_launches_or_runs_argument(parser)
     parser.add_argument(
         *("-o", "--to"),
         metavar="FILE",
@@ -65,18 +70,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--width", metavar="INCHES", type=float, help="instead of the style's")
     parser.add_argument("--height", metavar="INCHES", type=float, help="instead of the style's")
-    add_fresh(parser)
-    add_output_dir(parser)
+    add_fresh_option(parser)
+    add_output_dir_option(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Write a figure, and say on standard error where it is; always returns 0."""
     target = context.cwd / Path(arguments.to).expanduser()
     look = FigureLook(
-        form=form_of(target),
+        form=parse_figure_file_format(target),
         style=FigureStyle(arguments.style),
-        width=_checked("--width", arguments.width),
-        height=_checked("--height", arguments.height),
+        width=_check_inches("--width", arguments.width),
+        height=_check_inches("--height", arguments.height),
         log=arguments.log,
     )
     if not 1 <= arguments.smooth <= _MOST_SMOOTHED:
@@ -91,15 +96,15 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         smooth=arguments.smooth,
         fresh=arguments.fresh,
     )
-    named = named_runs(arguments.references, output_dir(arguments, context), context)
-    figure = curve_figure(named, question, context)
-    write_output_file(target, (drawn(figure, look),), FIGURE)
+    named = find_named_runs(arguments.references, choose_output_dir(arguments, context), context)
+    figure = build_curve_figure(named, question, context)
+    write_output_file(target, (draw_figure(figure, look),), FIGURE)
     metrics = ", ".join(panel.metric for panel in figure.panels)
-    context.note(f"plotted {metrics} of {counted(len(figure.entries), 'run')} to {target}")
+    context.note(f"plotted {metrics} of {format_count(len(figure.legend_entries), 'run')} to {target}")
     return 0
 
 
-def _checked(option: str, inches: float | None) -> float | None:
+def _check_inches(option: str, inches: float | None) -> float | None:
     if inches is not None and not (math.isfinite(inches) and 1 <= inches <= _LARGEST_INCHES):
         raise UsageError(f"{option} is {inches:g}; it is in inches, from 1 to {_LARGEST_INCHES:g}")
     return inches

@@ -5,16 +5,22 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hpckit.cli.gc_pause import gc_paused
-from hpckit.cli.options import add_fresh, add_output_dir, add_references, output_dir, seconds
+from hpckit.cli.gc_pause import pause_garbage_collector
+from hpckit.cli.options import (
+    add_fresh_option,
+    add_launches_or_runs_argument,
+    add_output_dir_option,
+    choose_output_dir,
+    parse_duration_to_seconds,
+)
 from hpckit.context import Context
 from hpckit.errors import UsageError, import_optional
-from hpckit.features.reporting.forms import markdown_text, report_object
-from hpckit.features.reporting.gather import report_document
-from hpckit.features.reporting.page import page_chunks
-from hpckit.model.counted import counted
-from hpckit.operations.output_file import REPORT, check_output_file, check_suffix, write_output_file
-from hpckit.views.across_launches import named_runs
+from hpckit.features.reporting.forms import format_markdown_report, report_to_json
+from hpckit.features.reporting.gather import build_report
+from hpckit.features.reporting.page import render_page_chunks
+from hpckit.model.counted import format_count
+from hpckit.operations.output_file import REPORT, check_file_suffix, check_output_file, write_output_file
+from hpckit.views.across_launches import find_named_runs
 from hpckit.views.freshness import Freshness
 
 _LEAST_REFRESH_S = 1.0
@@ -31,7 +37,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `report`."""
-    add_references(parser)
+    add_launches_or_runs_argument(parser)
     parser.add_argument(
         *("-o", "--to"),
         metavar="PATH",
@@ -44,38 +50,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--refresh",
         metavar="TIME",
-        type=seconds,
-        help="make the page load itself again every so often, such as 60 or 2m, for a file that is "
+        type=parse_duration_to_seconds,
+        help="have the page reload itself at this interval, such as 60 or 2m, for a file that is "
         "written again",
     )
-    add_fresh(parser)
-    add_output_dir(parser)
+    add_fresh_option(parser)
+    add_output_dir_option(parser)
 
 
-@gc_paused()
+@pause_garbage_collector()
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Write a report, and say on standard error where it is; always returns 0."""
     target = None if arguments.to is None else context.cwd / Path(arguments.to).expanduser()
     writes_html = target is not None or not (arguments.markdown or arguments.json)
-    _check(target, arguments.refresh)
-    plotly = plotly_script() if writes_html else ""
-    named = named_runs(arguments.references, output_dir(arguments, context), context)
-    document = report_document(named, context, Freshness(now=arguments.fresh))
+    _check_target_and_refresh(target, arguments.refresh)
+    plotly = read_plotly_script() if writes_html else ""
+    named = find_named_runs(arguments.references, choose_output_dir(arguments, context), context)
+    document = build_report(named, context, Freshness(now=arguments.fresh))
     if writes_html:
         name = document.title if len(document.launches) == 1 else "report"
         target = target or context.cwd / f"{name}.html"
-        chunks = page_chunks(document, plotly, refresh_s=arguments.refresh)
+        chunks = render_page_chunks(document, plotly, refresh_s=arguments.refresh)
         write_output_file(target, chunks, REPORT)
     if arguments.markdown:
-        context.say(markdown_text(document).rstrip("\n"))
+        context.say(format_markdown_report(document).rstrip("\n"))
     if arguments.json:
-        context.say_json(report_object(document))
+        context.say_json(report_to_json(document))
     if writes_html:
-        context.note(f"reported {counted(len(document.rows), 'run')} to {target}")
+        context.note(f"reported {format_count(len(document.rows), 'run')} to {target}")
     return 0
 
 
-def _check(target: Path | None, refresh_s: float | None) -> None:
+def _check_target_and_refresh(target: Path | None, refresh_s: float | None) -> None:
     """Raise UsageError for a page that cannot be written, or would load itself too often."""
     if refresh_s is not None and not _LEAST_REFRESH_S <= refresh_s <= _MOST_REFRESH_S:
         raise UsageError(
@@ -84,11 +90,11 @@ def _check(target: Path | None, refresh_s: float | None) -> None:
         )
     if target is not None:
         if not target.is_dir():
-            check_suffix(target, _HTML, "report in HTML")
+            check_file_suffix(target, _HTML, "report in HTML")
         check_output_file(target, REPORT)
 
 
-def plotly_script() -> str:
+def read_plotly_script() -> str:
     """Return plotly.js; raises UsageError without the Python package that brings it."""
     hint = "pip install '.[report]' in hpckit's checkout; --markdown and --json need nothing"
     text: str = import_optional("plotly.offline", "a report in HTML", hint).get_plotlyjs()

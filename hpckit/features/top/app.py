@@ -25,13 +25,13 @@ from textual.timer import Timer
 from textual.widgets import Footer, Input, Static
 
 from hpckit.errors import HpckitError
-from hpckit.features.top.detail import gpu_lines, plot_title
+from hpckit.features.top.detail import format_gpus_and_ranks, format_plot_title
 from hpckit.features.top.frame import TopDetail, TopFrame
-from hpckit.features.top.order import TopOrder, arranged
-from hpckit.features.top.plot import plot_lines
+from hpckit.features.top.order import TopOrder, filter_and_sort_rows
+from hpckit.features.top.plot import draw_braille_plot
 from hpckit.features.top.reader import TopRequest
 from hpckit.features.top.table import RunTable
-from hpckit.report.escape import escaped
+from hpckit.report.escape import escape_controls
 from hpckit.values import dataclass
 
 LOOK_S = 2.0
@@ -84,7 +84,7 @@ class AskCancel(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         """Show the question."""
-        text = f"{escaped(self.question)}\n\ny: cancel it   n: let it run"
+        text = f"{escape_controls(self.question)}\n\ny: cancel it   n: let it run"
         yield Static(Text(text), id="question")
 
     def action_answer(self, answer: bool) -> None:  # noqa: FBT001  # of a key binding
@@ -159,12 +159,12 @@ class TopApp(App[None]):
     def on_mount(self) -> None:
         """Begin to look."""
         self.table.focus()
-        self._look()
+        self._read_frame_in_thread()
 
     @property
-    def request(self) -> TopRequest:
+    def current_request(self) -> TopRequest:
         """What is to be read now."""
-        selected = self.table.selected
+        selected = self.table.selected_row
         return TopRequest(
             visible=tuple(row.index for row in self.table.visible_rows),
             selected=None if selected is None else selected.index,
@@ -172,32 +172,34 @@ class TopApp(App[None]):
         )
 
     @work(thread=True, exclusive=True, group="look")
-    def _look(self) -> None:
-        request = self._ask()
+    def _read_frame_in_thread(self) -> None:
+        request = self._fetch_request()
         began = time.monotonic()  # only now: waiting for the application is not reading
-        frame = self._read(self.source.look, request)
+        frame = self._read_or_exit(self.source.look, request)
         spent_s = time.monotonic() - began
         if frame is not None:
-            self.call_from_thread(self.take, frame, max(self.interval_s, spent_s * _SHARE))
+            self.call_from_thread(
+                self.show_frame_and_schedule_next, frame, max(self.interval_s, spent_s * _SHARE)
+            )
 
     @work(thread=True, exclusive=True, group="redraw")
-    def _redraw(self) -> None:
-        frame = self._read(self.source.redraw, self._ask())
+    def _rebuild_frame_in_thread(self) -> None:
+        frame = self._read_or_exit(self.source.redraw, self._fetch_request())
         if frame is not None:
-            self.call_from_thread(self.take, frame, None)
+            self.call_from_thread(self.show_frame_and_schedule_next, frame, None)
 
     @work(thread=True, group="load")
-    def _load(self) -> None:
-        frame = self._read(self.source.load, self._ask())
+    def _load_curve_in_thread(self) -> None:
+        frame = self._read_or_exit(self.source.load, self._fetch_request())
         self._loading = False
         if frame is not None:
-            self.call_from_thread(self.take, frame, None)
+            self.call_from_thread(self.show_frame_and_schedule_next, frame, None)
 
-    def _ask(self) -> TopRequest:
+    def _fetch_request(self) -> TopRequest:
         """Return what is to be read now, from another thread."""
-        return self.call_from_thread(lambda: self.request)
+        return self.call_from_thread(lambda: self.current_request)
 
-    def _read(self, read: Callable[[TopRequest], TopFrame], request: TopRequest) -> TopFrame | None:
+    def _read_or_exit(self, read: Callable[[TopRequest], TopFrame], request: TopRequest) -> TopFrame | None:
         try:
             return read(request)
         except HpckitError as error:
@@ -205,30 +207,32 @@ class TopApp(App[None]):
             self.call_from_thread(self.exit)
             return None
 
-    def take(self, frame: TopFrame, next_s: float | None) -> None:
+    def show_frame_and_schedule_next(self, frame: TopFrame, next_s: float | None) -> None:
         """Show a frame, and look again after this many seconds."""
         first, self.frame = self.frame is None, frame
         self.show_frame()
         if next_s is not None:
-            self.set_timer(next_s, self._look)
+            self.set_timer(next_s, self._read_frame_in_thread)
         if first:
-            self._redraw()  # now it is known which runs are visible
+            self._rebuild_frame_in_thread()  # now it is known which runs are visible
         elif frame.detail is not None and frame.detail.loading and not self._loading:
             self._loading = True
-            self._load()
+            self._load_curve_in_thread()
 
     def show_frame(self) -> None:
         """Map the latest frame to the widgets."""
         if self.frame is None or not self.query("#right"):
             return  # nothing to show yet, or the widgets are gone: the app is closing
-        rows = arranged(self.frame.rows, self.words, self.order)
-        self.table.show(rows, self.frame.metric, self.order)
-        self._put("head", "\n".join([self.frame.head[0], self._second_line(len(rows))]))
+        rows = filter_and_sort_rows(self.frame.rows, self.words, self.order)
+        self.table.show_rows(rows, self.frame.metric, self.order)
+        self._update_widget_text(
+            "head", "\n".join([self.frame.head[0], self._format_note_warning_or_counts(len(rows))])
+        )
         detail = self.frame.detail
         if detail is not None:
             self._show_detail(detail)
 
-    def _second_line(self, shown: int) -> str:
+    def _format_note_warning_or_counts(self, shown: int) -> str:
         assert self.frame is not None, "there is a frame to show"  # noqa: S101
         if self.note or self.frame.warning:
             return self.note or f"warning: {self.frame.warning}"
@@ -236,40 +240,40 @@ class TopApp(App[None]):
         return filtered + self.frame.head[1]
 
     def _show_detail(self, detail: TopDetail) -> None:
-        self._put("title", detail.title)
+        self._update_widget_text("title", detail.title)
         height = self.query_one("#right").size.height
         width = max(self.query_one("#right").size.width - 2, 1)
         if self.panel is Panel.overview:
-            lines = [plot_title(detail), *plot_lines(detail.points, width, _PLOT_LINES)]
-            self._put("plot", "\n".join(lines))
-            gpus = gpu_lines(detail.activity, width)[: max(height * 2 // 5, 1)]
-            self._put("gpus", "\n".join(gpus))
+            lines = [format_plot_title(detail), *draw_braille_plot(detail.points, width, _PLOT_LINES)]
+            self._update_widget_text("plot", "\n".join(lines))
+            gpus = format_gpus_and_ranks(detail.activity, width)[: max(height * 2 // 5, 1)]
+            self._update_widget_text("gpus", "\n".join(gpus))
             room = height - len(gpus) - _PLOT_LINES - 3  # three titles
-            self._put("log", "\n".join([detail.log_title, *_last(detail.log, room)]))
+            self._update_widget_text("log", "\n".join([detail.log_title, *_last_lines(detail.log, room)]))
         else:
             whole = {
                 Panel.log: detail.log,
-                Panel.gpus: tuple(gpu_lines(detail.activity)),
+                Panel.gpus: tuple(format_gpus_and_ranks(detail.activity)),
                 Panel.events: detail.events,
             }[self.panel]
             first = self.panel is Panel.gpus
             room = height - 2
-            shown = whole[:room] if first else _last(whole, room)
-            self._put("log", "\n".join([self.panel, *(shown or ("nothing yet",))]))
-        self._put("events", "\n".join(_last(detail.events, 3)))
+            shown = whole[:room] if first else _last_lines(whole, room)
+            self._update_widget_text("log", "\n".join([self.panel, *(shown or ("nothing yet",))]))
+        self._update_widget_text("events", "\n".join(_last_lines(detail.events, 3)))
 
-    def _put(self, name: str, text: str) -> None:
+    def _update_widget_text(self, name: str, text: str) -> None:
         """Change a text, if it differs from what is shown.
 
         An app that closes loses its widgets one by one, and a frame may arrive between two.
         """
-        text = escaped(text)
+        text = escape_controls(text)
         if self._texts.get(name) != text:
             self._texts[name] = text
             for widget in self.query(f"#{name}").results(Static):
                 widget.update(Text(text, no_wrap=True, overflow="ellipsis"))
 
-    def shown(self, name: str) -> str:
+    def shown_text(self, name: str) -> str:
         """Return the text that a widget shows."""
         return self._texts.get(name, "")
 
@@ -277,7 +281,7 @@ class TopApp(App[None]):
         """Read the detail of another run, and what was not visible, once the keys rest."""
         if self._pause is not None:
             self._pause.stop()
-        self._pause = self.set_timer(_PAUSE_S, self._redraw)
+        self._pause = self.set_timer(_PAUSE_S, self._rebuild_frame_in_thread)
 
     def on_detail_pane_resized(self) -> None:
         """Fill the new size."""
@@ -285,16 +289,16 @@ class TopApp(App[None]):
 
     def action_move(self, lines: int) -> None:
         """Select the run that many lines below."""
-        self.table.move(lines)
+        self.table.move_selection(lines)
 
     def action_page(self, pages: int) -> None:
         """Select the run that many pages below."""
-        self.table.move_pages(pages)
+        self.table.move_selection_by_pages(pages)
 
     def action_sort(self) -> None:
         """Sort by the next column, or the other way round."""
-        self.order = self.order.next
-        self._say(f"sorted by {self.order.words}")
+        self.order = self.order.next_order
+        self._show_temporary_message(f"sorted by {self.order.description}")
 
     def action_metric(self) -> None:
         """Show the next metric."""
@@ -303,7 +307,7 @@ class TopApp(App[None]):
             return
         place = names.index(self.frame.metric) if self.frame.metric in names else -1
         self.metric = names[(place + 1) % len(names)]
-        self._redraw()
+        self._rebuild_frame_in_thread()
 
     def action_panel(self, name: str) -> None:
         """Show one thing in full, or everything again."""
@@ -325,7 +329,7 @@ class TopApp(App[None]):
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter as the words are typed."""
         self.words = event.value
-        self._say("")
+        self._show_temporary_message("")
 
     def on_input_submitted(self) -> None:
         """Keep the filter, and go back to the table."""
@@ -340,54 +344,54 @@ class TopApp(App[None]):
 
     def action_cancel(self) -> None:
         """Cancel the selected run, after asking."""
-        row = self.table.selected
+        row = self.table.selected_row
         if row is None:
             return
         if row.state.ended:
-            self._say(f"{row.run} is over: {row.state}")
+            self._show_temporary_message(f"{row.run} is over: {row.state}")
             return
 
         def answered(answer: bool | None) -> None:  # noqa: FBT001  # Textual's own form
             if answer:
-                self._say(f"cancelling {row.run}")
-                self._cancel(row.index)
+                self._show_temporary_message(f"cancelling {row.run}")
+                self._cancel_run(row.index)
             else:
-                self._say("nothing is cancelled")
+                self._show_temporary_message("nothing is cancelled")
 
         self.push_screen(AskCancel(f"Cancel {row.run} ({row.state})?"), answered)
 
     @work(thread=True, group="cancel")
-    def _cancel(self, index: int) -> None:
+    def _cancel_run(self, index: int) -> None:
         try:
             said = self.source.cancel(index)
         except HpckitError as error:
             said = f"error: {error.message}"
-        self.call_from_thread(self._say, said)
+        self.call_from_thread(self._show_temporary_message, said)
 
-    def _say(self, note: str) -> None:
+    def _show_temporary_message(self, note: str) -> None:
         """Show a note in place of the counts for some seconds; an empty one takes it back."""
         self.note = " ".join(note.split())
         self.show_frame()
         if self._forget is not None:
             self._forget.stop()
-        self._forget = self.set_timer(_NOTE_S, lambda: self._say("")) if note else None
+        self._forget = self.set_timer(_NOTE_S, lambda: self._show_temporary_message("")) if note else None
 
 
-def _last(lines: tuple[str, ...], room: int) -> tuple[str, ...]:
+def _last_lines(lines: tuple[str, ...], room: int) -> tuple[str, ...]:
     return lines[-room:] if room > 0 else ()
 
 
 def run_top(source: TopSource) -> None:
     """Show the application until the user leaves it. Raises what reading raised."""
     app = TopApp(source)
-    with _original_streams():
+    with _redirect_original_streams():
         app.run()
     if app.error is not None:
         raise app.error
 
 
 @contextmanager
-def _original_streams() -> Iterator[None]:
+def _redirect_original_streams() -> Iterator[None]:
     """Have Textual, which draws on the streams Python began with, use those that replaced them."""
     before = sys.__stdout__, sys.__stderr__
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc,assignment]

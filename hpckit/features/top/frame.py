@@ -11,16 +11,16 @@ from enum import StrEnum
 from typing import Any
 
 from hpckit.features.top.plot import Point
-from hpckit.model.counted import counted, steps_text, whole_percent
-from hpckit.model.moment import duration, local_clock
+from hpckit.model.counted import format_count, format_step_of_total, format_whole_percent
+from hpckit.model.moment import format_local_time_of_day, format_slurm_duration
 from hpckit.model.states import RunState
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.model.telemetry.vocabulary import GpuDevice, GpuGauge, GpuRow
-from hpckit.report.escape import escaped_cell
-from hpckit.report.live import Progress, satellites_line
-from hpckit.report.rows import LaunchHead, RunRow, count_states
-from hpckit.report.selection import FAILED, override_cells
-from hpckit.report.text import number, percent, states_text
+from hpckit.report.escape import escape_table_cell
+from hpckit.report.live import Progress, format_satellites_line
+from hpckit.report.rows import LaunchHead, RunRow, count_runs_by_state
+from hpckit.report.selection import FAILED, format_override_cells
+from hpckit.report.text import format_number, format_share_percent, format_state_counts
 from hpckit.values import dataclass, field
 
 
@@ -115,7 +115,7 @@ class TopFrame:
     detail: TopDetail | None = None
 
 
-def gpu_now(node: str, row: GpuRow, device: GpuDevice | None) -> GpuNow:
+def build_gpu_snapshot(node: str, row: GpuRow, device: GpuDevice | None) -> GpuNow:
     """Return a GPU as its latest row has it."""
     means = {name: spread.mean for name, spread in row.gauges.items()}
     return GpuNow(
@@ -129,14 +129,14 @@ def gpu_now(node: str, row: GpuRow, device: GpuDevice | None) -> GpuNow:
     )
 
 
-def mean_step_s(ranks: Iterable[RankSteps]) -> float | None:
+def compute_mean_step_s(ranks: Iterable[RankSteps]) -> float | None:
     """Return how long a step takes, over all ranks that reported any."""
     known = [(rank.seconds, rank.steps) for rank in ranks if rank.steps > 0]
     steps = sum(count for _, count in known)
     return sum(seconds for seconds, _ in known) / steps if steps else None
 
 
-def top_rows(
+def build_top_rows(
     rows: Sequence[RunRow],
     activities: Mapping[int, RunActivity],
     goodput: Mapping[int, float | None],
@@ -145,22 +145,22 @@ def top_rows(
     common: frozenset[str] = frozenset(),
 ) -> tuple[TopRow, ...]:
     """Return the rows of the table. What was not read of a run has no cell and no value."""
-    words = override_cells((row.overrides for row in rows), common)
+    words = format_override_cells((row.overrides for row in rows), common)
     idle = RunActivity()
     return tuple(
-        _top_row(row, cell, activities.get(row.index, idle), goodput.get(row.index), metric)
+        _build_top_row(row, cell, activities.get(row.index, idle), goodput.get(row.index), metric)
         for row, cell in zip(rows, words, strict=True)
     )
 
 
-def _top_row(
+def _build_top_row(
     row: RunRow, words: str, activity: RunActivity, goodput: float | None, metric: str
 ) -> TopRow:
     runs = row.state is RunState.running
     step_s = activity.step_s if runs else None
     busy = activity.utilization if runs else None
     power = activity.power_w if runs else None
-    steps, value = steps_text(row.step, row.total).replace(" of ", "/"), row.metrics.get(metric)
+    steps, value = format_step_of_total(row.step, row.total).replace(" of ", "/"), row.metrics.get(metric)
     cause = "" if row.failure is None else row.failure.cause.value
     shown: Mapping[TopColumn, tuple[Any, str]] = {
         TopColumn.run: (row.index, str(row.index)),
@@ -169,43 +169,41 @@ def _top_row(
         TopColumn.cause: (cause or None, cause),
         TopColumn.step: (row.step, steps),
         TopColumn.step_time: (step_s, "" if step_s is None else f"{step_s:.3g}"),
-        TopColumn.metric: (value, number(value)),
-        TopColumn.goodput: (goodput, whole_percent(goodput)),
-        TopColumn.gpu: (busy, whole_percent(busy)),
+        TopColumn.metric: (value, format_number(value)),
+        TopColumn.goodput: (goodput, format_whole_percent(goodput)),
+        TopColumn.gpu: (busy, format_whole_percent(busy)),
         TopColumn.power: (power, "" if power is None else f"{power:.0f}"),
     }
     return TopRow(
         index=row.index,
-        run=escaped_cell(row.run),
+        run=escape_table_cell(row.run),
         state=row.state,
         overrides=row.overrides,
-        cells={name: escaped_cell(cell) for name, (_, cell) in shown.items()},
+        cells={name: escape_table_cell(cell) for name, (_, cell) in shown.items()},
         values={name: value for name, (value, _) in shown.items()},
     )
 
 
-def head_lines(head: LaunchHead, progress: Progress, runs: int) -> tuple[str, ...]:
+def format_launch_and_progress(head: LaunchHead, progress: Progress, runs: int) -> tuple[str, ...]:
     """Return the two lines on top: the launch, and how its runs stand."""
-    states = count_states(progress.states)
+    states = count_runs_by_state(progress.states)
     # What went wrong first: a narrow terminal cuts the end.
-    counts = states_text(
-        {**{state: states[state] for state in FAILED if state in states}, **states}
-    )
-    parts = [f"{percent(progress.share)} done"]
+    counts = format_state_counts({**{state: states[state] for state in FAILED if state in states}, **states})
+    parts = [f"{format_share_percent(progress.share)} done"]
     if progress.remaining is not None:
-        parts.append(f"{duration(progress.remaining)} to go")
-    first = f"{head.id}  {local_clock(progress.at)}"
+        parts.append(f"{format_slurm_duration(progress.remaining)} to go")
+    first = f"{head.id}  {format_local_time_of_day(progress.at)}"
     if progress.queue_at is not None:
-        first += f"  {progress.queue_words}"
+        first += f"  {progress.slurm_answer_age_text}"
     if head.foreign is not None:
         first += f"  of {head.foreign.owner}"
-    second = f"{', '.join(parts)}; {counted(runs, 'run')}: {counts}"
+    second = f"{', '.join(parts)}; {format_count(runs, 'run')}: {counts}"
     if progress.satellites:
-        second += f"; {satellites_line(progress.satellites)}"
-    return (escaped_cell(first), escaped_cell(second))
+        second += f"; {format_satellites_line(progress.satellites)}"
+    return (escape_table_cell(first), escape_table_cell(second))
 
 
-def metric_names(rows: Iterable[RunRow]) -> tuple[str, ...]:
+def list_metric_names(rows: Iterable[RunRow]) -> tuple[str, ...]:
     """Return the names of all metrics that are numbers, in the order in which they appear."""
     metrics = (metric for row in rows for metric in row.metrics.items())
     numbers = ((name, value) for name, value in metrics if isinstance(value, int | float))

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.features.top.plot import Curve, Point
-from hpckit.model.metrics import number_of, recorded_step
+from hpckit.model.metrics import metric_value_to_number, normalize_step
 from hpckit.model.run import RunRecord
 from hpckit.record.launches import Launch
-from hpckit.record.metrics.history import metric_history
-from hpckit.record.metrics.log import metrics_size
-from hpckit.record.store import read_rows
+from hpckit.record.metrics.history import read_metric_history
+from hpckit.record.metrics.log import read_metrics_file_size
+from hpckit.record.store import read_rows_with_offsets
 from hpckit.values import dataclass, field
 
 
@@ -29,15 +29,15 @@ class MetricCurve:
     curve: Curve
     file: GrowingFile
 
-    def points(self) -> tuple[Point, ...]:
+    def read_all_points(self) -> tuple[Point, ...]:
         """Return the points so far, each a step and a value, in order of rows."""
-        rows = self.file.new_rows()
+        rows = self.file.read_new_rows()
         of = self.metric
-        self.curve.add(point for row in rows for point in _point(row, row.get("step"), of))
+        self.curve.add_points(point for row in rows for point in _extract_point(row, row.get("step"), of))
         return tuple(self.curve.points)
 
 
-def curve_key(record: RunRecord, metric: str) -> tuple[object, ...]:
+def build_curve_key(record: RunRecord, metric: str) -> tuple[object, ...]:
     """Return what a curve is of; after a restart it is another one, for a restart undoes steps."""
     return (record.index, record.attempt, record.round, metric)
 
@@ -49,25 +49,27 @@ def load_curve(launch: Launch, record: RunRecord, metric: str) -> MetricCurve:
     begin = 0
     if begun_again:
         with suppress(OSError):
-            begin = metrics_size(paths)
+            begin = read_metrics_file_size(paths)
     # What is added meanwhile is read twice, which changes no curve.
     loaded = MetricCurve(
-        key=curve_key(record, metric),
+        key=build_curve_key(record, metric),
         metric=metric,
         curve=Curve(),
         file=GrowingFile(path=paths.metrics, begin=begin),
     )
     if begun_again:
-        history = metric_history(launch.paths.run(record.index))
-        loaded.curve.add(
-            point for judged in history for point in _point(judged.live(), judged.row.step, metric)
+        history = read_metric_history(launch.paths.run(record.index))
+        loaded.curve.add_points(
+            point
+            for judged in history
+            for point in _extract_point(judged.select_values_not_undone(), judged.row.step, metric)
         )
-    loaded.points()
+    loaded.read_all_points()
     return loaded
 
 
-def _point(values: Mapping[str, Any], step: object, metric: str) -> Iterator[Point]:
-    value, at = number_of(values.get(metric)), recorded_step(step)
+def _extract_point(values: Mapping[str, Any], step: object, metric: str) -> Iterator[Point]:
+    value, at = metric_value_to_number(values.get(metric)), normalize_step(step)
     if at is not None and value is not None:
         with suppress(OverflowError):
             yield float(at), value
@@ -77,8 +79,7 @@ def _point(values: Mapping[str, Any], step: object, metric: str) -> Iterator[Poi
 class GrowingFile:
     """A file of JSON lines. Of a long file only the last `most` bytes are read at first, if given.
 
-    A file that was replaced, or has become shorter, is read from its beginning. `begin` is where to
-    start.
+    A file that was replaced, or has become shorter, is read from its beginning. `begin` is where to start.
     """
 
     path: Path
@@ -87,19 +88,19 @@ class GrowingFile:
     _inode: int | None = field(default=None, init=False)
     _end: int = field(default=0, init=False)
 
-    def new_rows(self) -> Iterator[Mapping[str, Any]]:
+    def read_new_rows(self) -> Iterator[Mapping[str, Any]]:
         """Yield the new lines that are complete; none if the file cannot be read."""
         with suppress(OSError):
             seen = self.path.stat()
-            start = self._start(seen.st_ino, seen.st_size)
+            start = self._find_read_position(seen.st_ino, seen.st_size)
             if seen.st_size == start:
                 return
-            for row, end in read_rows(self.path, start=start):
+            for row, end in read_rows_with_offsets(self.path, start=start):
                 if end > self._end:  # else the line is not complete yet
                     self._end = end
                     yield row
 
-    def _start(self, inode: int, size: int) -> int:
+    def _find_read_position(self, inode: int, size: int) -> int:
         if self._inode is None:
             self._end = max(self.begin, 0 if self.most is None else size - self.most)
         elif inode != self._inode:

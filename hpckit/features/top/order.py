@@ -8,8 +8,8 @@ from typing import Any
 from hpckit.errors import UsageError
 from hpckit.features.top.frame import TopColumn, TopRow
 from hpckit.model.states import RunState
-from hpckit.report.escape import escaped_cell
-from hpckit.report.selection import Filter, make_filter, ordered, rank
+from hpckit.report.escape import escape_table_cell
+from hpckit.report.selection import Filter, numbers_first_sort_key, parse_run_filter, sort_with_missing_last
 from hpckit.values import dataclass
 
 _WIDTHS = {
@@ -40,7 +40,7 @@ class TopOrder:
     descending: bool = False
 
     @property
-    def next(self) -> TopOrder:
+    def next_order(self) -> TopOrder:
         """The next order when a user asks for another one: each column, in both directions."""
         if not self.descending:
             return TopOrder(column=self.column, descending=True)
@@ -48,43 +48,43 @@ class TopOrder:
         return TopOrder(column=columns[(columns.index(self.column) + 1) % len(columns)])
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The order in words."""
         return f"{self.column}{', largest first' if self.descending else ''}"
 
 
-def arranged(rows: Iterable[TopRow], words: str, order: TopOrder) -> tuple[TopRow, ...]:
+def filter_and_sort_rows(rows: Iterable[TopRow], words: str, order: TopOrder) -> tuple[TopRow, ...]:
     """Return the rows that match all words, in order.
 
     `KEY=GLOB` is as in `--override`; another word has to be part of an override or of the state.
     """
-    filters = [_word_filter(word) for word in words.split()]
-    found = [row for row in rows if all(_takes(filter_, row) for filter_ in filters)]
+    filters = [_parse_filter_word(word) for word in words.split()]
+    found = [row for row in rows if all(_matches_filter(filter_, row) for filter_ in filters)]
     states = list(RunState)
 
     def value(row: TopRow) -> Any:
         if order.column is TopColumn.state:
             return states.index(row.state)
         shown = row.values.get(order.column)
-        return None if rank(shown)[1:] == (0.0, "nan") else shown
+        return None if numbers_first_sort_key(shown)[1:] == (0.0, "nan") else shown
 
-    return tuple(ordered(found, value, descending=order.descending))
+    return tuple(sort_with_missing_last(found, value, descending=order.descending))
 
 
-def _word_filter(word: str) -> Filter | str:
+def _parse_filter_word(word: str) -> Filter | str:
     try:
-        return make_filter(overrides=[word])
+        return parse_run_filter(overrides=[word])
     except UsageError:
         return word
 
 
-def _takes(wanted: Filter | str, row: TopRow) -> bool:
+def _matches_filter(wanted: Filter | str, row: TopRow) -> bool:
     if isinstance(wanted, Filter):
-        return wanted.takes(row.state, row.overrides)
+        return wanted.matches_run(row.state, row.overrides)
     return any(wanted in text for text in (*row.overrides, row.state.value))
 
 
-def filled_columns(rows: Iterable[TopRow]) -> frozenset[TopColumn]:
+def find_filled_columns(rows: Iterable[TopRow]) -> frozenset[TopColumn]:
     """Return the columns in which any run has something."""
     empty = set(TopColumn)
     for row in rows:
@@ -94,7 +94,7 @@ def filled_columns(rows: Iterable[TopRow]) -> frozenset[TopColumn]:
     return frozenset(TopColumn) - empty
 
 
-def fitting_columns(
+def choose_fitting_columns(
     width: int, filled: frozenset[TopColumn] = frozenset(TopColumn)
 ) -> tuple[tuple[TopColumn, int], ...]:
     """Return those of the columns that fit into this many characters, with a blank behind each."""
@@ -114,6 +114,6 @@ def fitting_columns(
     return tuple((column, widths[column]) for column in TopColumn if column in kept)
 
 
-def heading(column: TopColumn, metric: str) -> str:
+def format_heading(column: TopColumn, metric: str) -> str:
     """Return the heading of a column: that of the metric is its name."""
-    return escaped_cell(metric) if column is TopColumn.metric and metric else column.value
+    return escape_table_cell(metric) if column is TopColumn.metric and metric else column.value

@@ -30,15 +30,15 @@ class Curve:
 
     points: list[Point] = field(default_factory=list)
 
-    def add(self, points: Iterable[Point]) -> None:
+    def add_points(self, points: Iterable[Point]) -> None:
         """Add points, but for those that are no finite numbers."""
         for step, value in points:
             if math.isfinite(step) and math.isfinite(value):
                 self.points.append((step, value))
             if len(self.points) > _MOST_POINTS:
-                self._merge()
+                self._merge_neighbours_to_extremes()
 
-    def _merge(self) -> None:
+    def _merge_neighbours_to_extremes(self) -> None:
         merged: list[Point] = []
         for start in range(0, len(self.points), _MERGED):
             some = self.points[start : start + _MERGED]
@@ -47,24 +47,25 @@ class Curve:
         self.points = merged
 
 
-def plot_lines(points: Sequence[Point], width: int, height: int) -> list[str]:
+def draw_braille_plot(points: Sequence[Point], width: int, height: int) -> list[str]:
     """Return `height` lines of at most `width` characters; none without points."""
     if not points or width < 1 or height < 1:
         return []
-    columns = _columns(points, width * 2)
+    columns = _find_column_ranges(points, width * 2)
     low = min(least for least, _ in columns.values())
     high = max(most for _, most in columns.values())
     rows = height * _ROWS
     cells = [[_EMPTY] * width for _ in range(height)]
-    for column, (least, most) in _joined(columns).items():
-        for row in range(_level(least, low, high, rows), _level(most, low, high, rows) + 1):
+    for column, (least, most) in _fill_column_gaps(columns).items():
+        for row in range(
+            _value_to_dot_row(least, low, high, rows), _value_to_dot_row(most, low, high, rows) + 1
+        ):
             down = rows - 1 - row
             cells[down // _ROWS][column // 2] |= _DOTS[column % 2][down % _ROWS]
     return ["".join(map(chr, line)).rstrip(chr(_EMPTY)) for line in cells]
 
 
-def _columns(points: Sequence[Point], count: int) -> dict[int, tuple[float, float]]:
-    """Return the least and the largest value of each column that has any."""
+def _find_column_ranges(points: Sequence[Point], count: int) -> dict[int, tuple[float, float]]:
     first, last = min(points)[0], max(points)[0]
     span = last - first
     found: dict[int, tuple[float, float]] = {}
@@ -76,7 +77,7 @@ def _columns(points: Sequence[Point], count: int) -> dict[int, tuple[float, floa
     return found
 
 
-def _joined(columns: Mapping[int, tuple[float, float]]) -> dict[int, tuple[float, float]]:
+def _fill_column_gaps(columns: Mapping[int, tuple[float, float]]) -> dict[int, tuple[float, float]]:
     """Return the columns with a straight line where there are no values between two of them."""
     found, known = dict(columns), sorted(columns)
     for before, behind in itertools.pairwise(known):
@@ -88,7 +89,7 @@ def _joined(columns: Mapping[int, tuple[float, float]]) -> dict[int, tuple[float
     return found
 
 
-def _level(value: float, low: float, high: float, rows: int) -> int:
+def _value_to_dot_row(value: float, low: float, high: float, rows: int) -> int:
     # Halves: the difference of two large numbers of different signs is infinite.
     span = high / 2 - low / 2
     return round((value / 2 - low / 2) / span * (rows - 1)) if span > 0 else 0

@@ -13,24 +13,24 @@ from pathlib import Path
 from hpckit.context import Context
 from hpckit.features.top.detail import (
     EventNote,
-    caught_up,
-    event_lines,
-    event_words,
-    log_lines,
-    state_changes,
+    format_event,
+    format_events,
+    format_last_log_lines,
+    list_state_changes,
+    update_step_from_curve,
 )
 from hpckit.features.top.frame import (
     GpuNow,
     RunActivity,
     TopDetail,
     TopFrame,
-    gpu_now,
-    head_lines,
-    mean_step_s,
-    metric_names,
-    top_rows,
+    build_gpu_snapshot,
+    build_top_rows,
+    compute_mean_step_s,
+    format_launch_and_progress,
+    list_metric_names,
 )
-from hpckit.features.top.metric_curve import GrowingFile, MetricCurve, curve_key, load_curve
+from hpckit.features.top.metric_curve import GrowingFile, MetricCurve, build_curve_key, load_curve
 from hpckit.model.events import Event, decode_event
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
@@ -38,14 +38,14 @@ from hpckit.model.telemetry.json_form import decode_telemetry
 from hpckit.model.telemetry.vocabulary import GpuDevice, TelemetryRow
 from hpckit.record.launch_events import Mark
 from hpckit.record.launches import Launch, read_launch_events
-from hpckit.record.logs import LogFile, LogKind, other_logs
-from hpckit.record.store import tail
-from hpckit.record.telemetry import latest_telemetry
-from hpckit.report.escape import escaped_cell
+from hpckit.record.logs import LogFile, LogKind, find_logs_without_rank_logs
+from hpckit.record.store import read_last_lines
+from hpckit.record.telemetry import read_latest_telemetry
+from hpckit.report.escape import escape_table_cell
 from hpckit.report.rows import LaunchHead, RunRow
 from hpckit.values import dataclass, field, replace
-from hpckit.views.accounts import accounts
-from hpckit.views.launch_view import launch_head
+from hpckit.views.accounts import compute_goodput_by_run
+from hpckit.views.launch_view import build_launch_head
 from hpckit.views.launch_watch import LaunchWatch
 
 KEPT_LINES = 200
@@ -77,37 +77,32 @@ class RunDetail:
     """Path, size and time of the log whose end was read; it is read again when they change."""
     _log_end: str = field(default="", init=False)
 
-    def read(
-        self,
-        view: RunView,
-        metric: str,
-        activity: RunActivity,
-        mark: Mark,
-        changes: Iterable[EventNote],
+    def read_detail(
+        self, view: RunView, metric: str, activity: RunActivity, mark: Mark, changes: Iterable[EventNote]
     ) -> TopDetail:
         """Return the detail of a run; `mark` is that of the launch's events.
 
         The curve has to be loaded beforehand: else it is left out, and the detail says so.
         """
-        record, log = view.record, self._log_file(view.record)
+        record, log = view.record, self._choose_log_file(view.record)
         known = self.curve if metric and record.attempt else None
-        if known is not None and known.key != curve_key(record, metric):
+        if known is not None and known.key != build_curve_key(record, metric):
             known = None
-        notes = [*self._notes(record, mark), *changes]
+        notes = [*self._read_event_notes(record, mark), *changes]
         whose = "" if log is None else log.kind if log.rank is None else f"rank {log.rank}"
         return TopDetail(
             index=record.index,
-            title=escaped_cell(self._title(view)),
+            title=escape_table_cell(self._format_title(view)),
             metric=metric,
-            points=() if known is None else known.points(),
+            points=() if known is None else known.read_all_points(),
             loading=known is None and bool(metric and record.attempt),
             activity=activity,
             log_title=whose and f"log of {whose}",
-            log=() if log is None else log_lines(self._log_text(log.path), KEPT_LINES),
-            events=event_lines(notes, KEPT_LINES),
+            log=() if log is None else format_last_log_lines(self._read_log_end(log.path), KEPT_LINES),
+            events=format_events(notes, KEPT_LINES),
         )
 
-    def _title(self, view: RunView) -> str:
+    def _format_title(self, view: RunView) -> str:
         record = view.record
         words = [word for word in record.overrides if word not in self.common]
         more = len(record.nodes) - 1
@@ -115,20 +110,20 @@ class RunDetail:
         nodes += [f"and {more} more"] if more > 0 else []
         return " ".join([f".{record.index}", view.state.value, *nodes, *words])
 
-    def _notes(self, record: RunRecord, mark: Mark) -> list[EventNote]:
+    def _read_event_notes(self, record: RunRecord, mark: Mark) -> list[EventNote]:
         key = (record.index, record.attempt, mark)
         if self._events is None or self._events.key != key:
             paths = self.launch.paths.run(record.index).attempt(record.attempt)
             self._events = _Events(
                 key=key,
-                of_launch=_noted(read_launch_events(self.launch)),
+                of_launch=_events_to_notes(read_launch_events(self.launch)),
                 file=GrowingFile(path=paths.events, most=_EVENT_BYTES),
             )
-        told = map(decode_event, self._events.file.new_rows())
-        self._events.notes.extend(_noted(event for event in told if event is not None))
+        told = map(decode_event, self._events.file.read_new_rows())
+        self._events.notes.extend(_events_to_notes(event for event in told if event is not None))
         return [*self._events.of_launch, *self._events.notes]
 
-    def _log_file(self, record: RunRecord) -> LogFile | None:
+    def _choose_log_file(self, record: RunRecord) -> LogFile | None:
         """Return the log of the rank that failed, else of rank 0; else what says why there is none.
 
         The folder of a round is not listed: it may hold thousands of files.
@@ -137,23 +132,23 @@ class RunDetail:
             paths = self.launch.paths.run(record.index).attempt(record.attempt)
             blamed = 0 if record.failure is None else record.failure.rank or 0
             for rank in dict.fromkeys((blamed, 0)):
-                path = paths.round(record.round).log(rank)
+                path = paths.round(record.round).rank_log(rank)
                 if os.access(path, os.R_OK):
                     return LogFile(kind=LogKind.rank, path=path, rank=rank)
-        return next(iter(other_logs(self.launch, record.index, job=record.job)), None)
+        return next(iter(find_logs_without_rank_logs(self.launch, record.index, job=record.job)), None)
 
-    def _log_text(self, path: Path) -> str:
+    def _read_log_end(self, path: Path) -> str:
         try:
             now = path.stat()
         except OSError:
             return ""
         if self._log != (seen := (path, now.st_size, now.st_mtime_ns)):
-            self._log, self._log_end = seen, tail(path, KEPT_LINES)
+            self._log, self._log_end = seen, read_last_lines(path, KEPT_LINES)
         return self._log_end
 
 
-def _noted(told: Iterable[Event]) -> list[EventNote]:
-    notes = ((event.at, event_words(event)) for event in told)
+def _events_to_notes(told: Iterable[Event]) -> list[EventNote]:
+    notes = ((event.at, format_event(event)) for event in told)
     return [(at, words) for at, words in notes if words]
 
 
@@ -186,81 +181,82 @@ class TopReader:
     _activities: RunActivities = field(init=False)
     _detail: RunDetail = field(init=False)
     _known: dict[int, RunActivity] = field(default_factory=dict, init=False)
-    _goodput: dict[int, tuple[datetime, RunState, float | None]] = field(
-        default_factory=dict, init=False
-    )
+    _goodput: dict[int, tuple[datetime, RunState, float | None]] = field(default_factory=dict, init=False)
     _states: dict[int, RunState] = field(default_factory=dict, init=False)
     _changes: deque[EventNote] = field(default_factory=lambda: deque(maxlen=KEPT_LINES), init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self) -> None:
         self.watch = LaunchWatch(launch=self.launch, context=self.context, indices=self.indices)
-        self.head = launch_head(self.launch)
+        self.head = build_launch_head(self.launch)
         self._activities = RunActivities(launch=self.launch)
         self._detail = RunDetail(launch=self.launch, common=self.head.common)
 
-    def look(self, request: TopRequest) -> TopFrame:
+    def read_frame(self, request: TopRequest) -> TopFrame:
         """Look once: read what has changed, and ask Slurm if it is time to. Raises HpckitError."""
         with self._lock:
-            self.watch.see()
-            rows = self.watch.rows
+            self.watch.refresh_once()
+            rows = self.watch.run_rows
             now = self.context.now()
-            self._changes.extend(state_changes(self._states, rows, now))
+            self._changes.extend(list_state_changes(self._states, rows, now))
             self._states = {row.index: row.state for row in rows}
-            self._activities.note_steps((view.record for view in self.watch.poller.views), now)
-            return self._frame(rows, request, now)
+            self._activities.record_steps_of_runs((view.record for view in self.watch.poller.views), now)
+            return self._build_frame(rows, request, now)
 
-    def redraw(self, request: TopRequest) -> TopFrame:
+    def rebuild_frame(self, request: TopRequest) -> TopFrame:
         """Return what was seen last for another request; reads only files of the visible runs."""
         with self._lock:
-            return self._frame(self.watch.rows, request, self.context.now())
+            return self._build_frame(self.watch.run_rows, request, self.context.now())
 
-    def load(self, request: TopRequest) -> TopFrame:
+    def load_selected_curve(self, request: TopRequest) -> TopFrame:
         """Read the curve of the selected run in full, then as `redraw`; looks continue meanwhile.
 
         Raises HpckitError.
         """
         with self._lock:
-            rows = self.watch.rows
-            view, metric = self._selected(rows, request.selected), _metric(rows, request)
+            rows = self.watch.run_rows
+            view, metric = (
+                self._find_selected_run(rows, request.selected),
+                _choose_shown_metric(rows, request),
+            )
         if view is not None and metric and view.record.attempt:
             loaded = load_curve(self.launch, view.record, metric)
             with self._lock:
                 self._detail.curve = loaded
-        return self.redraw(request)
+        return self.rebuild_frame(request)
 
-    def _frame(self, rows: Sequence[RunRow], request: TopRequest, now: datetime) -> TopFrame:
-        metric = _metric(rows, request)
+    def _build_frame(self, rows: Sequence[RunRow], request: TopRequest, now: datetime) -> TopFrame:
+        metric = _choose_shown_metric(rows, request)
         visible = {*request.visible}
-        selected = self._selected(rows, request.selected)
+        selected = self._find_selected_run(rows, request.selected)
         if selected is not None:
             visible.add(selected.record.index)
         views = [view for view in self.watch.poller.views if view.record.index in visible]
         running = [view.record for view in views if view.state is RunState.running]
-        self._known.update(self._activities.read(running, now))
-        self._count_goodput(views, now)
+        self._known.update(self._activities.read_activities(running, now))
+        self._update_goodput(views, now)
         detail = None
         if selected is not None:
             activity = self._known.get(selected.record.index, RunActivity())
             mark, changes = self.watch.mark, self._changes
-            detail = self._detail.read(selected, metric, activity, mark, changes)
-        shown = top_rows(
-            caught_up(rows, detail),
+            detail = self._detail.read_detail(selected, metric, activity, mark, changes)
+        shown = build_top_rows(
+            update_step_from_curve(rows, detail),
             self._known,
             {index: share for index, (_, _, share) in self._goodput.items()},
             metric=metric,
             common=self.head.common,
         )
         return TopFrame(
-            head=head_lines(self.head, self.watch.progress(rows), len(rows)),
+            head=format_launch_and_progress(self.head, self.watch.estimate_progress(rows), len(rows)),
             rows=shown,
             metric=metric,
-            metrics=metric_names(rows),
+            metrics=list_metric_names(rows),
             warning=self.watch.poller.warning,
             detail=detail,
         )
 
-    def _selected(self, rows: Sequence[RunRow], wanted: int | None) -> RunView | None:
+    def _find_selected_run(self, rows: Sequence[RunRow], wanted: int | None) -> RunView | None:
         views = {view.record.index: view for view in self.watch.poller.views}
         if wanted in views and wanted is not None:
             return views[wanted]
@@ -268,23 +264,23 @@ class TopReader:
         first = next(iter([*running, *views]), None)
         return None if first is None else views[first]
 
-    def _count_goodput(self, views: Iterable[RunView], now: datetime) -> None:
-        due = [view for view in views if view.record.attempt and self._goodput_is_old(view, now)]
+    def _update_goodput(self, views: Iterable[RunView], now: datetime) -> None:
+        due = [view for view in views if view.record.attempt and self._is_goodput_old(view, now)]
         due = due[:_ACCOUNTS]
-        known = accounts(self.launch, due, now) if due else {}
+        known = compute_goodput_by_run(self.launch, due, now) if due else {}
         for view in due:
             share = known[view.record.index].goodput
             self._goodput[view.record.index] = (now, view.state, share)
 
-    def _goodput_is_old(self, view: RunView, now: datetime) -> bool:
+    def _is_goodput_old(self, view: RunView, now: datetime) -> bool:
         at, state, _ = self._goodput.get(view.record.index, (None, None, None))
         if at is None or state is not view.state:
             return True
         return view.state is RunState.running and now - at >= _GOODPUT_AGE
 
 
-def _metric(rows: Sequence[RunRow], request: TopRequest) -> str:
-    names = metric_names(rows)
+def _choose_shown_metric(rows: Sequence[RunRow], request: TopRequest) -> str:
+    names = list_metric_names(rows)
     return request.metric if request.metric in names else next(iter(names), "")
 
 
@@ -319,7 +315,7 @@ class RunActivities:
     _nodes: dict[tuple[int, int, str], _Node] = field(default_factory=dict, init=False)
     _steps: dict[int, deque[tuple[datetime, int]]] = field(default_factory=dict, init=False)
 
-    def note_steps(self, records: Iterable[RunRecord], now: datetime) -> None:
+    def record_steps_of_runs(self, records: Iterable[RunRecord], now: datetime) -> None:
         """Remember at which step runs are, for runs without telemetry."""
         for record in records:
             if record.step is None:
@@ -330,9 +326,9 @@ class RunActivities:
             if not seen or record.step > seen[-1][1]:
                 seen.append((now, record.step))
 
-    def read(self, records: Iterable[RunRecord], now: datetime) -> Mapping[int, RunActivity]:
+    def read_activities(self, records: Iterable[RunRecord], now: datetime) -> Mapping[int, RunActivity]:
         """Return the activity of each of these runs, by index."""
-        nodes = {record.index: self._nodes_of(record) for record in records}
+        nodes = {record.index: self._list_telemetry_nodes_of_run(record) for record in records}
         due = [
             one
             for some in nodes.values()
@@ -342,12 +338,12 @@ class RunActivities:
         due.sort(key=lambda one: one.read_at or datetime.min.replace(tzinfo=now.tzinfo))
         for run in due[:_FILES]:
             run.read_at = now
-            for row in map(decode_telemetry, run.file.new_rows()):
+            for row in map(decode_telemetry, run.file.read_new_rows()):
                 if isinstance(row, TelemetryRow) and row.end > row.start:
                     run.row = row
-        return {index: self._activity(index, some, now) for index, some in nodes.items()}
+        return {index: self._build_activity(index, some, now) for index, some in nodes.items()}
 
-    def _nodes_of(self, record: RunRecord) -> list[_Node]:
+    def _list_telemetry_nodes_of_run(self, record: RunRecord) -> list[_Node]:
         if record.round is None:
             return []
         attempt = self.launch.paths.run(record.index).attempt(record.attempt)
@@ -355,28 +351,26 @@ class RunActivities:
         for name in record.nodes:
             key = (record.index, record.attempt, name)
             if key not in self._nodes:
-                file = GrowingFile(path=attempt.telemetry(name), most=_END_BYTES)
+                file = GrowingFile(path=attempt.newest_telemetry_file(name), most=_END_BYTES)
                 self._nodes[key] = _Node(name=name, file=file)
             if self._nodes[key].devices is None and self._nodes[key].row is not None:
                 with suppress(OSError):
-                    devices = latest_telemetry(attempt, name).devices
+                    devices = read_latest_telemetry(attempt, name).devices
                     self._nodes[key].devices = {device.uuid: device for device in devices}
             found.append(self._nodes[key])
         return found
 
-    def _activity(self, index: int, nodes: Iterable[_Node], now: datetime) -> RunActivity:
+    def _build_activity(self, index: int, nodes: Iterable[_Node], now: datetime) -> RunActivity:
         young = [node for node in nodes if node.row is not None and now - node.row.end < _OLD]
-        ranks = tuple(
-            replace(rank, node=node.name) for node in young if node.row for rank in node.row.ranks
-        )
-        step_s = mean_step_s(ranks)
+        ranks = tuple(replace(rank, node=node.name) for node in young if node.row for rank in node.row.ranks)
+        step_s = compute_mean_step_s(ranks)
         return RunActivity(
-            step_s=self._seen_step_s(index) if step_s is None else step_s,
-            gpus=tuple(gpu for node in young for gpu in _gpus(node)),
+            step_s=self._estimate_step_s(index) if step_s is None else step_s,
+            gpus=tuple(gpu for node in young for gpu in _build_gpu_snapshots_of_node(node)),
             ranks=tuple({rank.rank: rank for rank in ranks}.values()),
         )
 
-    def _seen_step_s(self, index: int) -> float | None:
+    def _estimate_step_s(self, index: int) -> float | None:
         seen = self._steps.get(index)
         if seen is None or len(seen) < 2:  # noqa: PLR2004  # two points make a difference
             return None
@@ -384,8 +378,8 @@ class RunActivities:
         return (last_at - first_at).total_seconds() / (last - first)
 
 
-def _gpus(one: _Node) -> list[GpuNow]:
+def _build_gpu_snapshots_of_node(one: _Node) -> list[GpuNow]:
     known = one.devices or {}
     parents = {device.parent for device in known.values()}
     rows = () if one.row is None else one.row.gpus
-    return [gpu_now(one.name, row, known.get(row.uuid)) for row in rows if row.uuid not in parents]
+    return [build_gpu_snapshot(one.name, row, known.get(row.uuid)) for row in rows if row.uuid not in parents]

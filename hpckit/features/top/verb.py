@@ -11,15 +11,15 @@ import io
 import sys
 from functools import partial
 
-from hpckit.cli.options import add_output_dir, add_reference, find_shown
-from hpckit.cli.terminal.live_status import Look, follow
+from hpckit.cli.options import add_launch_or_run_argument, add_output_dir_option, resolve_reference_to_show
+from hpckit.cli.terminal.live_status import Look, show_status_until_over
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import UsageError, import_optional
-from hpckit.features.top.detail import top_page
+from hpckit.features.top.detail import render_top_page
 from hpckit.features.top.reader import TopReader, TopRequest
 from hpckit.operations.cancel import cancel_runs, plan_cancellations
-from hpckit.operations.next_step import only_a_view
+from hpckit.operations.next_step import say_runs_continue_on_ctrl_c
 from hpckit.record.launches import Launch
 from hpckit.record.lookup import Selection
 from hpckit.report.selection import Filter
@@ -36,46 +36,46 @@ examples:
 
 Keys: arrows select a run, / filters by words of overrides, s sorts, m changes the metric; l, g, e
 show the log, the GPUs and ranks, the events of the run (those of all runs are shown at first);
-c cancels it (asks first); q leaves. The runs continue when you leave.
+c cancels it (asks first); q quits. The runs continue.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `top`."""
-    add_reference(parser)
-    parser.add_argument("--once", action="store_true", help="print one look as text, and end")
-    add_output_dir(parser)
+    add_launch_or_run_argument(parser)
+    parser.add_argument("--once", action="store_true", help="print one look as text, and exit")
+    add_output_dir_option(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Show a launch until the user leaves; returns 0."""
-    selection = find_shown(arguments, context)
+    selection = resolve_reference_to_show(arguments, context)
     if arguments.once:
-        _once(selection, context)
-    elif _on_terminal(context):
-        _application(selection, context)
+        _print_single_frame(selection, context)
+    elif _is_interactive(context):
+        _run_application(selection, context)
     else:
-        follow(selection.launch, Look(indices=selection.indices), context)
+        show_status_until_over(selection.launch, Look(indices=selection.indices), context)
     return 0
 
 
-def _on_terminal(context: Context) -> bool:
+def _is_interactive(context: Context) -> bool:
     """Whether a person sees the output and can press keys; Textual draws on standard error."""
     there = sys.stdin is not None and sys.stdin.isatty()
-    return there and context.terminal and context.stderr.isatty()
+    return there and context.has_terminal and context.stderr.isatty()
 
 
-def _once(selection: Selection, context: Context) -> None:
+def _print_single_frame(selection: Selection, context: Context) -> None:
     reader = TopReader(launch=selection.launch, context=context, indices=selection.indices)
-    reader.watch.ask_soon()
+    reader.watch.ask_slurm_next_time()
     shown = reader.indices or range(min(_ONCE, len(selection.launch.runs)))
     request = TopRequest(visible=tuple(shown), selected=selection.index)
-    reader.look(request)
-    frame = reader.load(request)
-    show_page(top_page(reader.head, frame, _ONCE, context.now()), context)
+    reader.read_frame(request)
+    frame = reader.load_selected_curve(request)
+    show_page(render_top_page(reader.head, frame, _ONCE, context.now()), context)
 
 
-def _application(selection: Selection, context: Context) -> None:
+def _run_application(selection: Selection, context: Context) -> None:
     app = import_optional(
         "hpckit.features.top.app",
         "hpckit top",
@@ -85,8 +85,8 @@ def _application(selection: Selection, context: Context) -> None:
     quiet = replace(context, stderr=io.StringIO())  # a remark would be drawn over the screen
     reader = TopReader(launch=selection.launch, context=quiet, indices=selection.indices)
     cancel = partial(cancel_run, selection.launch, quiet)
-    source = app.TopSource(reader.look, reader.redraw, reader.load, cancel)
-    with only_a_view(selection.launch, context):
+    source = app.TopSource(reader.read_frame, reader.rebuild_frame, reader.load_selected_curve, cancel)
+    with say_runs_continue_on_ctrl_c(selection.launch, context):
         app.run_top(source)
 
 

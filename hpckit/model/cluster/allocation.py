@@ -26,8 +26,8 @@ class AttemptLimits:
     grace: timedelta | None = None
 
     @property
-    def window(self) -> timedelta:
-        """How much time ranks have to save and leave when they must stop without warning."""
+    def time_to_save(self) -> timedelta:
+        """How much time ranks have to save and exit when they are stopped without warning."""
         return self.kill_wait + (self.grace or timedelta())
 
 
@@ -72,6 +72,6 @@ class RequeueResult:
     disallowed: bool = False
 
     @property
-    def text(self) -> str:
+    def message_with_warning(self) -> str:
         """The explanation, followed by the warning."""
         return "; ".join(words for words in (self.message, self.warning) if words)

@@ -39,7 +39,7 @@ class Preemption:
     grace: timedelta | None = None
 
 
-def preemption_of_job(
+def resolve_job_preemption(
     plugin: str, cluster: PreemptMode, partition: Preemption | None, qos: Preemption | None
 ) -> Preemption:
     """Return what holds for a job, from `PreemptType` and `PreemptMode` of the cluster.
@@ -53,12 +53,10 @@ def preemption_of_job(
     if own is None:
         # What a QOS sets takes precedence over the cluster: without it, nothing is known.
         return Preemption(mode=PreemptMode.unknown if plugin == BY_QOS else cluster)
-    return Preemption(
-        mode=cluster if own.mode is PreemptMode.unknown else own.mode, grace=own.grace
-    )
+    return Preemption(mode=cluster if own.mode is PreemptMode.unknown else own.mode, grace=own.grace)
 
 
-def restarts_preempted(mode: PreemptMode, *, requeueable: bool) -> bool:
+def slurm_restarts_preempted_job(mode: PreemptMode, *, requeueable: bool) -> bool:
     """Whether Slurm itself starts a job again that it has preempted.
 
     Measured with 22.05: a job with Requeue=0 is killed in mode REQUEUE, too.

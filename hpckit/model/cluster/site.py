@@ -13,19 +13,7 @@ from hpckit.model.cluster.preemption import Preemption, PreemptMode
 from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field
 
-_AWAY = (
-    "down",
-    "drain",
-    "fail",
-    "maint",
-    "reserved",
-    "unk",
-    "power",
-    "boot",
-    "*",
-    "future",
-    "inval",
-)
+_AWAY = ("down", "drain", "fail", "maint", "reserved", "unk", "power", "boot", "*", "future", "inval")
 """Parts of the names of node states in which Slurm forecasts no start."""
 
 
@@ -83,7 +71,7 @@ class NodeGroup:
     state: str = "idle"
 
     @property
-    def usable(self) -> bool:
+    def accepts_jobs(self) -> bool:
         """Whether a job may be placed there, now or when other jobs have ended."""
         return not any(word in self.state.lower() for word in _AWAY)
 
@@ -156,7 +144,7 @@ _ITEM = lazy_pattern(r"([A-Za-z][\w.-]*)(?::([A-Za-z_][\w.-]*|\d+[A-Za-z_][\w.-]
 _NOTHING = frozenset({"", "(null)", "none", "n/a"})
 
 
-def read_gres(text: str) -> dict[str, int]:
+def parse_gres(text: str) -> dict[str, int]:
     """Return the count of each resource: `gpu:a100:4(S:0-1),gpu:v100:2` has 6 `gpu`."""
     found: dict[str, int] = {}
     if text.strip().lower() in _NOTHING:
@@ -189,7 +177,7 @@ class SubmitLimits:
     jobs: int | None = None
 
     @property
-    def array(self) -> int | None:
+    def max_array_elements(self) -> int | None:
         """How many elements one array may have; 0 if arrays are not possible."""
         known = [limit for limit in (self.array_index, self.array_tasks) if limit is not None]
         return min(known, default=None)

@@ -1,7 +1,6 @@
 """What a run's time was lost to: verdicts, each a number with its consequence and a remedy.
 
-Also ranks that are slower than their peers. planning.diagnosis finds both; this module only names
-them.
+Also ranks that are slower than their peers. planning.diagnosis finds both; this module only names them.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from hpckit.model.parallel.layout import name_rank
+from hpckit.model.parallel.layout import format_rank
 from hpckit.model.telemetry.rank_steps import TimedPhase
 from hpckit.model.telemetry.usage import EnergyBill, RunTelemetry
 from hpckit.values import dataclass, field
@@ -79,11 +78,10 @@ class Verdict:
 class Straggler:
     """A rank whose own work takes longer than that of its peers.
 
-    `slower_by` is a fraction: 0.3 is 30 % longer than the peers' median. `peers_s` are their
-    seconds of own work a step, `own_s` is longer than that by `slower_by`, and `step_s` are those
-    of a whole step: medians of the last `judged` windows. It was slow in `windows` of these. `gpu`
-    is the uuid of its GPU, null without one. `place` is where the rank is in the layout, in words;
-    empty in plain data parallelism.
+    `slower_by` is a fraction: 0.3 is 30 % longer than the peers' median. `peers_s` are their seconds of own
+    work a step, `own_s` is longer than that by `slower_by`, and `step_s` are those of a whole step: medians
+    of the last `judged` windows. It was slow in `windows` of these. `gpu` is the uuid of its GPU, null
+    without one. `place` is where the rank is in the layout, in words; empty in plain data parallelism.
     """
 
     rank: int
@@ -100,10 +98,10 @@ class Straggler:
     @property
     def rank_name(self) -> str:
         """The rank with its place in the layout."""
-        return name_rank(self.rank, self.place)
+        return format_rank(self.rank, self.place)
 
     @property
-    def loss(self) -> float:
+    def lost_step_share(self) -> float:
         """The share of a step that the others wait for it, at most."""
         return min(max(self.own_s - self.peers_s, 0.0) / self.step_s, 1.0) if self.step_s else 0.0
 
@@ -124,6 +122,6 @@ class RunFindings:
     phases: tuple[TimedPhase, ...] = ()
 
     @property
-    def gpus_unmeasured(self) -> bool:
+    def lacks_gpu_measurements(self) -> bool:
         """Whether it asked for GPUs, and none of them was measured."""
         return self.gpus_asked > 0 and not self.energy.energy.gpu_s

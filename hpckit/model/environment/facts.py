@@ -184,7 +184,7 @@ class EnvironmentFacts:
     token: str | None = None
     v: int = VERSION
 
-    def file_system(self, role: FolderRole) -> FileSystemFacts | None:
+    def find_file_system(self, role: FolderRole) -> FileSystemFacts | None:
         """Return the file system of this role; None if it was not looked at."""
         return next((system for system in self.file_systems if system.role == role), None)
 
@@ -218,7 +218,7 @@ class ClockOffset:
     most_s: float
 
     @property
-    def surely_s(self) -> float:
+    def minimum_offset_s(self) -> float:
         """The smallest difference that fits; negative if the node is behind."""
         return max(self.least_s, min(self.most_s, 0.0))
 
@@ -237,7 +237,7 @@ class EnvironmentComparison:
     token: str | None = None
 
     @property
-    def runs(self) -> EnvironmentFacts:
+    def facts_of_run_machine(self) -> EnvironmentFacts:
         """The machine that runs would be on."""
         return self.here if self.node is None else self.node
 
@@ -264,7 +264,7 @@ class NetworkInterface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLinks:
-    """All links of a node, as a process on it sees them; None for `gpus`: nobody could say."""
+    """All links of a node, as a process on it sees them; `gpus` is None if unknown."""
 
     host: str
     gpus: tuple[GpuFacts, ...] | None = None

@@ -1,4 +1,4 @@
-"""What a node tells of its health, and the verdict. None is unknown: nothing follows from it."""
+"""A node's report on its health, and the verdict. None is unknown: nothing follows from it."""
 
 from __future__ import annotations
 
@@ -45,10 +45,9 @@ class DeviceSpeed:
 class NodeHealth:
     """All that a node tells at an inspection.
 
-    `unresolved` are the names of other hosts that it does not know. `write_s` is how long a small
-    file in the run's folder took to be written, `write_problem` why it was not. `available_bytes`
-    is the memory that is free for a run. `far_gpus` are the GPUs, as the job numbers them, next to
-    which it has no CPU.
+    `unresolved` are the names of other hosts that it does not know. `write_s` is how long a small file in the
+    run's folder took to be written, `write_problem` why it was not. `available_bytes` is the memory that is
+    free for a run. `far_gpus` are the GPUs, as the job numbers them, next to which it has no CPU.
     """
 
     environment: EnvironmentFacts
@@ -128,9 +127,7 @@ class NodeInspection:
     findings: tuple[HealthFinding, ...] = ()
 
     @property
-    def reason(self) -> str:
+    def critical_findings_text(self) -> str:
         """The critical findings in words; empty without any."""
-        crit = [
-            finding.message for finding in self.findings if finding.verdict is HealthVerdict.crit
-        ]
+        crit = [finding.message for finding in self.findings if finding.verdict is HealthVerdict.crit]
         return "; ".join(crit)

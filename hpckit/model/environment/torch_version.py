@@ -17,11 +17,11 @@ checkpoint in 2.9."""
 _VERSION = lazy_pattern(r"v?(\d+)(?:\.(\d+))?")
 
 
-def is_older(version: str | None, oldest: tuple[int, int]) -> bool:
+def is_version_older(version: str | None, oldest: tuple[int, int]) -> bool:
     """Return whether a version is older; one that cannot be read is not.
 
     ```python
-    is_older("2.8.0a0+git1234", (2, 9))  # True
+    is_version_older("2.8.0a0+git1234", (2, 9))  # True
     ```
     """
     found = _VERSION.match(version or "")
@@ -32,21 +32,21 @@ def check_torch_version(
     version: str, what: str = "a run of hpckit", oldest: tuple[int, int] = OLDEST_TORCH
 ) -> None:
     """Raise UsageError if this version of torch is too old for `what`."""
-    if is_older(version, oldest):
+    if is_version_older(version, oldest):
         raise UsageError(
-            f"torch {version} is installed, and {what} needs torch {text_of(oldest)} or newer",
-            hint=how_to_get(oldest),
+            f"torch {version} is installed, and {what} needs torch {format_version(oldest)} or newer",
+            hint=suggest_torch_upgrade(oldest),
         )
 
 
-def how_to_get(oldest: tuple[int, int]) -> str:
+def suggest_torch_upgrade(oldest: tuple[int, int]) -> str:
     """Return what to do about a torch that is too old."""
     return (
-        f"pip install 'torch>={text_of(oldest)}' there, or name a Python that has it: "
+        f"pip install 'torch>={format_version(oldest)}' there, or name a Python that has it: "
         "cluster.python=/path/to/python"
     )
 
 
-def text_of(version: tuple[int, int]) -> str:
+def format_version(version: tuple[int, int]) -> str:
     """Return a version as it is written: `2.9`."""
     return ".".join(map(str, version))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from itertools import groupby, product
 
-from hpckit.model.counted import few_ranges
+from hpckit.model.counted import format_first_ranges
 from hpckit.values import dataclass, replace
 
 MOST_RANKS = 1_000_000
@@ -100,7 +100,7 @@ class Layout:
         """Return the same layout with another number of replicas."""
         return replace(self, replicate=replicas)
 
-    def describe(self, *ranks: int) -> str:
+    def describe_shared_coordinates(self, *ranks: int) -> str:
         """Return where ranks are: `replica 1 of 2, pipeline stage 2 of 4`; empty if one is alone.
 
         Several ranks have only what they share. Numbers count from 0, as ranks do.
@@ -119,7 +119,7 @@ class Layout:
         return " x ".join(used) or "replicate 1"
 
 
-def rank_place(ranks: Sequence[int], layout: Layout | None) -> str:
+def describe_ranks_in_layout(ranks: Sequence[int], layout: Layout | None) -> str:
     """Return where these ranks are in a layout: `replica 1 of 2, pipeline stage 2 of 4`.
 
     Several ranks have only what they share. Empty in plain data parallelism, where all are alike,
@@ -129,22 +129,22 @@ def rank_place(ranks: Sequence[int], layout: Layout | None) -> str:
         return ""
     if not ranks or min(ranks) < 0 or max(ranks) >= layout.world_size:
         return ""
-    return layout.describe(*ranks)
+    return layout.describe_shared_coordinates(*ranks)
 
 
-def name_rank(rank: int, place: str) -> str:
+def format_rank(rank: int, place: str) -> str:
     """Return a rank with its place, if it has one: `rank 5 (replica 1 of 2, shard 1 of 4)`."""
     return f"rank {rank} ({place})" if place else f"rank {rank}"
 
 
-def name_ranks(numbers: Sequence[int], layout: Layout | None, node: str = "") -> str:
+def format_ranks(numbers: Sequence[int], layout: Layout | None, node: str = "") -> str:
     """Return ranks with the place that they share, and their node: `ranks 4-7 (replica 1 of 2)`.
 
     Of very many that are not next to each other, the first ones are named, and their number.
     """
-    details = "; ".join(filter(None, (rank_place(numbers, layout), node)))
+    details = "; ".join(filter(None, (describe_ranks_in_layout(numbers, layout), node)))
     word = "rank" if len(numbers) == 1 else "ranks"
-    return f"{word} {few_ranges(numbers)}" + (f" ({details})" if details else "")
+    return f"{word} {format_first_ranges(numbers)}" + (f" ({details})" if details else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,9 +176,9 @@ class LayoutReport:
         """Refuse what no ranks can have reported: folders of others are read, too."""
         sizes = self.layout.sizes.values()
         if min(sizes) < 1 or not 1 <= self.layout.world_size <= MOST_RANKS:
-            raise ValueError(f"{self.layout} is no layout")
+            raise ValueError(f"{self.layout} is not a valid layout")
         if any(count < 1 or held < 0 for count, held in self.parameters):
-            raise ValueError(f"{self.parameters} are no counts of parameters")
+            raise ValueError(f"{self.parameters} are not valid counts of parameters")
         if sum(count for count, _ in self.parameters) != self.layout.world_size:
             raise ValueError(f"the parameters are not those of {self.layout.world_size} ranks")
 
@@ -188,7 +188,7 @@ class LayoutReport:
         return tuple(held for count, held in self.parameters for _ in range(count))
 
 
-def layout_report(told: Mapping[int, RankLayout]) -> LayoutReport:
+def merge_rank_layouts(told: Mapping[int, RankLayout]) -> LayoutReport:
     """Return the report of all ranks; raises ValueError if they disagree or some are missing."""
     layout = told[0].layout
     for rank, one in sorted(told.items()):
@@ -197,12 +197,12 @@ def layout_report(told: Mapping[int, RankLayout]) -> LayoutReport:
     stages = [layout.rank_at({MeshAxis.pipeline: stage}) for stage in range(layout.pipeline)]
     return LayoutReport(
         layout=layout,
-        parameters=run_lengths([told[rank].held for rank in range(len(told))]),
+        parameters=encode_run_lengths([told[rank].held for rank in range(len(told))]),
         model_parameters=sum(told[rank].whole for rank in stages),
     )
 
 
-def run_lengths(values: Sequence[int]) -> tuple[tuple[int, int], ...]:
+def encode_run_lengths(values: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Return equal neighbours as pairs of their number and their value.
 
     Example: `[7, 7, 5]` is `((2, 7), (1, 5))`.

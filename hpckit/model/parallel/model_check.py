@@ -37,7 +37,7 @@ class StageMemory:
     adam_bytes: int
 
     @property
-    def total_bytes(self) -> int:
+    def training_state_bytes(self) -> int:
         """Parameters, gradients and Adam's state together."""
         return self.parameter_bytes + self.gradient_bytes + self.adam_bytes
 

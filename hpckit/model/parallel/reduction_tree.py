@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpckit.errors import UsageError
-from hpckit.model.parallel.share import BatchShare, share_batch
+from hpckit.model.parallel.share import BatchShare, compute_batch_share
 from hpckit.values import dataclass
 
 
@@ -21,7 +21,7 @@ class TreeNode:
     place: int
 
     @property
-    def is_right(self) -> bool:
+    def is_right_child(self) -> bool:
         """Whether it is added to its left sibling."""
         return self.place % 2 == 1
 
@@ -41,7 +41,7 @@ def is_power_of_two(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0
 
 
-def transfers(leaves: Sequence[range]) -> Iterator[tuple[TreeNode, int, int]]:
+def list_partial_sum_transfers(leaves: Sequence[range]) -> Iterator[tuple[TreeNode, int, int]]:
     """Yield the sums that a rank sends to another, in order, until the first has the whole sum.
 
     Each is a node, the rank that sends it, and the one that takes it, which has the left sibling.
@@ -62,7 +62,7 @@ def transfers(leaves: Sequence[range]) -> Iterator[tuple[TreeNode, int, int]]:
                 yield node, sender, receiver
 
 
-def leaves_of_ranks(data_size: int, full_data_size: int, parts: int) -> list[range]:
+def assign_tree_leaves_to_ranks(data_size: int, full_data_size: int, parts: int) -> list[range]:
     """Return the leaves of each data rank: those of whole data ranks asked for, `parts` of each.
 
     Raises UsageError if there are more data ranks than were asked for.
@@ -73,15 +73,15 @@ def leaves_of_ranks(data_size: int, full_data_size: int, parts: int) -> list[ran
             f"and there are {data_size} data ranks",
             hint="ask for as many data ranks as there are, or take parallel.reduce=fast",
         )
-    shares = [share_batch(full_data_size, rank, data_size) for rank in range(data_size)]
+    shares = [compute_batch_share(full_data_size, rank, data_size) for rank in range(data_size)]
     return [range(share.start * parts, share.stop * parts) for share in shares]
 
 
-def share_of_groups(
+def compute_whole_group_batch_share(
     batch_size: int, data_rank: int, data_size: int, full_data_size: int
 ) -> BatchShare:
     """Return a data rank's share in whole groups; raises UsageError if the batch has none."""
-    leaves = leaves_of_ranks(data_size, full_data_size, 1)[data_rank]
+    leaves = assign_tree_leaves_to_ranks(data_size, full_data_size, 1)[data_rank]
     if batch_size % full_data_size:
         raise UsageError(
             f"a batch of {batch_size} rows is not {full_data_size} equal groups, as "

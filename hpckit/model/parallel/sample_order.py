@@ -27,7 +27,7 @@ _ROUNDS = 12
 """With fewer, the orders of five numbers are visibly not equally likely (chi-square); 12 are."""
 
 
-def mixed(*numbers: int) -> int:
+def hash_numbers(*numbers: int) -> int:
     """Return a number of 64 bits that looks random and follows from these numbers.
 
     The finaliser of SplitMix64 (Steele, Lea and Flood, 2014), applied to one after the other.
@@ -64,22 +64,22 @@ class KeyedPermutation:
     def __post_init__(self) -> None:
         self._columns = math.isqrt(max(self.length - 1, 0)) + 1
         self._rows = -(-self.length // self._columns)
-        keys = [mixed(self.key, number) for number in range(_ROUNDS)]
+        keys = [hash_numbers(self.key, number) for number in range(_ROUNDS)]
         self._round_keys = tuple(zip(keys[::2], keys[1::2], strict=True))
 
     def __getitem__(self, place: int) -> int:
         """Return the number at a place, from 0 to `length` - 1; raises IndexError."""
         if not 0 <= place < self.length:
             raise IndexError(f"place {place} of {self.length}")
-        while (place := self._moved(place)) >= self.length:
+        while (place := self._apply_feistel_rounds(place)) >= self.length:
             pass
         return place
 
-    def _moved(self, place: int) -> int:
+    def _apply_feistel_rounds(self, place: int) -> int:
         row, column = divmod(place, self._columns)
         for one, other in self._round_keys:
-            row = (row + mixed(one ^ column)) % self._rows
-            column = (column + mixed(other ^ row)) % self._columns
+            row = (row + hash_numbers(one ^ column)) % self._rows
+            column = (column + hash_numbers(other ^ row)) % self._columns
         return row * self._columns + column
 
 
@@ -107,16 +107,17 @@ class SampleOrder:
         """Number of samples that an epoch has; 0 if `drop_last` leaves none."""
         return self.length - self.length % self.batch_size if self.drop_last else self.length
 
-    def epoch(self, step: int) -> int:
+    def epoch_of_step(self, step: int) -> int:
         """Return the epoch, from 0, in which a step begins."""
         return step * self.batch_size // self.epoch_length
 
-    def indices(self, numbers: range) -> list[int]:
+    def indices_of_samples(self, numbers: range) -> list[int]:
         """Return the dataset's indices of these sample numbers, which are consecutive."""
-        return [index for epoch in self._epochs(numbers) for index in self._of_epoch(*epoch)]
+        return [
+            index for epoch in self._split_into_epochs(numbers) for index in self._indices_in_epoch(*epoch)
+        ]
 
-    def _epochs(self, numbers: range) -> Iterator[tuple[int, range]]:
-        """Yield the epochs that the numbers lie in, each with their places in its order."""
+    def _split_into_epochs(self, numbers: range) -> Iterator[tuple[int, range]]:
         start = numbers.start
         while start < numbers.stop:
             epoch, place = divmod(start, self.epoch_length)
@@ -124,8 +125,8 @@ class SampleOrder:
             yield epoch, range(place, place + count)
             start += count
 
-    def _of_epoch(self, epoch: int, places: range) -> list[int]:
+    def _indices_in_epoch(self, epoch: int, places: range) -> list[int]:
         if not self.shuffle:
             return list(places)
-        order = KeyedPermutation(self.length, key=mixed(self.seed, epoch))
+        order = KeyedPermutation(self.length, key=hash_numbers(self.seed, epoch))
         return [order[place] for place in places]

@@ -43,7 +43,7 @@ class Recompute(StrEnum):
     """every unit, but matrix products are kept; attention is computed again"""
 
 
-def can_compile(recompute: Recompute, *, tensor: int, context: int) -> bool:
+def can_compile_with_recompute(recompute: Recompute, *, tensor: int, context: int) -> bool:
     """Return whether torch can compile units that are recomputed in this way.
 
     Not if they keep products of matrices that `tensor` ranks share, nor if they are recomputed
@@ -97,9 +97,8 @@ class FallbackLayout:
 class Parallel:
     """How a model and its data are laid out over the ranks of a run.
 
-    The product of the five sizes is the number of ranks. A size is a number, or a word for what
-    follows from `resources`: `rest`, `node`, `nodes` ([which ranks share
-    what](parallel.md#sizes-and-the-order-of-nodes)).
+    The product of the five sizes is the number of ranks. A size is a number, or a word for what follows from
+    `resources`: `rest`, `node`, `nodes` ([which ranks share what](parallel.md#sizes-and-the-order-of-nodes)).
     """
 
     replicate: int | str = "rest"
@@ -166,18 +165,18 @@ _GROUP = "parallel"
 _WORD = lazy_pattern(r"[+~]{0,2}[A-Za-z_$][\w.@/$]*=")
 
 
-def is_override(word: str) -> bool:
+def looks_like_override(word: str) -> bool:
     """Whether a word has the form of an override: `seed=1`, `parallel=tensor`, `+x.y=2`."""
     return _WORD.match(word) is not None
 
 
-def is_layout_word(word: str) -> bool:
+def is_layout_override(word: str) -> bool:
     """Whether an override chooses a layout, or sets a key of it: `parallel.shard=2`."""
     key, equals, _ = word.partition("=")
     return bool(equals) and (key == _GROUP or key.startswith(f"{_GROUP}."))
 
 
-def with_layout_words(overrides: Iterable[str], words: Iterable[str]) -> tuple[str, ...]:
+def replace_superseded_overrides(overrides: Iterable[str], words: Iterable[str]) -> tuple[str, ...]:
     """Return the overrides of a run after these words: they replace what they make void.
 
     Example: `seed=1 parallel.shard=2` with `parallel=tensor` is `seed=1 parallel=tensor`.
@@ -185,10 +184,12 @@ def with_layout_words(overrides: Iterable[str], words: Iterable[str]) -> tuple[s
     found = list(overrides)
     for word in words:
         key = word.partition("=")[0].lstrip("+")
-        found = [word_before for word_before in found if not _is_void(word_before, key)] + [word]
+        found = [word_before for word_before in found if not _is_override_superseded(word_before, key)] + [
+            word
+        ]
     return tuple(found)
 
 
-def _is_void(override: str, key: str) -> bool:
+def _is_override_superseded(override: str, key: str) -> bool:
     own = override.partition("=")[0].lstrip("+")
-    return own == key or (key == _GROUP and is_layout_word(override.lstrip("+")))
+    return own == key or (key == _GROUP and is_layout_override(override.lstrip("+")))

@@ -25,7 +25,7 @@ class BatchShare:
         """The rows, to index a batch with."""
         return slice(self.start, self.stop)
 
-    def numbers(self, first: int) -> range:
+    def sample_numbers(self, first: int) -> range:
         """Return the sample numbers of these rows in a batch that begins with the sample `first`.
 
         Example: the second half of a batch of 8 has the numbers 12 to 15 if it begins with 8.
@@ -42,10 +42,10 @@ class BatchShare:
         return self.stop - self.start
 
 
-def share_batch(batch_size: int, data_rank: int, data_size: int) -> BatchShare:
+def compute_batch_share(batch_size: int, data_rank: int, data_size: int) -> BatchShare:
     """Return a data rank's share of a batch; raises ValueError if there is less than a row each.
 
-    Example: `share_batch(8, 1, 3)` has rows 3 to 5.
+    Example: `compute_batch_share(8, 1, 3)` has rows 3 to 5.
     """
     if not 0 <= data_rank < data_size:
         raise ValueError(f"data rank {data_rank} of {data_size}")
@@ -56,7 +56,7 @@ def share_batch(batch_size: int, data_rank: int, data_size: int) -> BatchShare:
     return BatchShare(start=start, stop=start + even + (data_rank < more), batch_size=batch_size)
 
 
-def pieces_needed(batch_size: int, data_size: int, full_data_size: int) -> int:
+def count_microbatches_to_fit_memory(batch_size: int, data_size: int, full_data_size: int) -> int:
     """Return into how many pieces data ranks cut their rows to need no more memory than planned.
 
     No piece has then more rows than a rank has of the batch with `full_data_size` data ranks. It
@@ -64,30 +64,30 @@ def pieces_needed(batch_size: int, data_size: int, full_data_size: int) -> int:
 
     Example: a batch of 16 rows, planned for 4 data ranks, is cut into 2 pieces on 3 or 2 of them.
     """
-    planned = _ceiling(batch_size, full_data_size)
-    return _ceiling(_ceiling(batch_size, data_size), planned)
+    planned = _divide_rounding_up(batch_size, full_data_size)
+    return _divide_rounding_up(_divide_rounding_up(batch_size, data_size), planned)
 
 
-def even_pieces(
+def count_equal_microbatches_to_fit(
     batch_size: int, data_size: int, full_data_size: int, fits: Callable[[int], bool]
 ) -> int:
     """Return the same for pieces that all have the same number of rows, which `fits`.
 
     Falls back to 1 if no number of pieces does that on every data rank.
     """
-    least = pieces_needed(batch_size, data_size, full_data_size)
+    least = count_microbatches_to_fit_memory(batch_size, data_size, full_data_size)
     if least == 1:
         return 1
-    sizes = {batch_size // data_size, _ceiling(batch_size, data_size)}
+    sizes = {batch_size // data_size, _divide_rounding_up(batch_size, data_size)}
     counts = range(least, min(sizes) + 1)
     return next((n for n in counts if all(s % n == 0 and fits(s // n) for s in sizes)), 1)
 
 
-def cut_rows(rows: int, count: int) -> list[slice]:
+def split_rows(rows: int, count: int) -> list[slice]:
     """Return the rows of each of `count` pieces, whose sizes differ by one at most."""
     ends = [rows * turn // count for turn in range(count + 1)]
     return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
-def _ceiling(number: int, divisor: int) -> int:
+def _divide_rounding_up(number: int, divisor: int) -> int:
     return -(-number // divisor)

@@ -64,19 +64,17 @@ class RankSteps:
             group=self.group,
             first_step=min(self.first_step, later.first_step),
             steps=self.steps + later.steps,
-            samples=_sum(self.samples, later.samples),
+            samples=_add_if_known(self.samples, later.samples),
             seconds=self.seconds + later.seconds,
-            data_s=_sum(self.data_s, later.data_s),
-            checkpoint_s=_sum(self.checkpoint_s, later.checkpoint_s),
-            waiting_s=_sum(self.waiting_s, later.waiting_s),
-            own_s=_sum(self.own_s, later.own_s),
-            phases={
-                name: self.phases.get(name, 0.0) + later.phases.get(name, 0.0) for name in names
-            },
+            data_s=_add_if_known(self.data_s, later.data_s),
+            checkpoint_s=_add_if_known(self.checkpoint_s, later.checkpoint_s),
+            waiting_s=_add_if_known(self.waiting_s, later.waiting_s),
+            own_s=_add_if_known(self.own_s, later.own_s),
+            phases={name: self.phases.get(name, 0.0) + later.phases.get(name, 0.0) for name in names},
         )
 
 
-def _sum(first: _Number | None, second: _Number | None) -> _Number | None:
+def _add_if_known(first: _Number | None, second: _Number | None) -> _Number | None:
     return None if first is None or second is None else first + second
 
 
@@ -92,14 +90,13 @@ class TimedPhase:
     share: float
 
 
-def timed_phases(ranks: Iterable[RankSteps]) -> tuple[TimedPhase, ...]:
+def average_timed_phases(ranks: Iterable[RankSteps]) -> tuple[TimedPhase, ...]:
     """Return the phases of these ranks' steps, means over all of them, the longest first."""
     some = [rank for rank in ranks if rank.steps > 0 and rank.seconds > 0]
     steps, seconds = sum(part.steps for part in some), sum(part.seconds for part in some)
     names = dict.fromkeys(name for part in some for name in part.phases)
     sums = {name: sum(part.phases.get(name, 0.0) for part in some) for name in names}
     found = [
-        TimedPhase(name=name, step_s=spent / steps, share=spent / seconds)
-        for name, spent in sums.items()
+        TimedPhase(name=name, step_s=spent / steps, share=spent / seconds) for name, spent in sums.items()
     ]
     return tuple(sorted(found, key=lambda one: -one.step_s))

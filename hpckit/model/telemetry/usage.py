@@ -22,7 +22,7 @@ class NodeUsage:
     devices: tuple[GpuDevice, ...] = ()
     gpu_seconds: Mapping[str, float] = field(default_factory=dict)
 
-    def seconds_of(self, uuid: str) -> float:
+    def measured_gpu_seconds(self, uuid: str) -> float:
         """Return how long a GPU was measured, in seconds."""
         return self.gpu_seconds.get(uuid, self.seconds)
 
@@ -74,7 +74,7 @@ class EnergySum:
         names = field_names(EnergySum)
         return EnergySum(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
-    def part(self, share: float) -> EnergySum:
+    def scale_by_share(self, share: float) -> EnergySum:
         """Return a share of it, from 0 to 1; if that is not all, all of it is marked as shared."""
         shared = self.shared_j if share >= 1 else self.total_j
         parts = {name: getattr(self, name) * share for name in field_names(EnergySum)}
@@ -108,7 +108,7 @@ class EnergyBill:
     estimated_share: float = 0.0
 
 
-def launch_bill(bills: Iterable[EnergyBill]) -> EnergyBill:
+def sum_energy_bills(bills: Iterable[EnergyBill]) -> EnergyBill:
     """Return the bill of several runs: the sums of what is known of each.
 
     They have no steps in common, so there is no energy for each step.

@@ -210,9 +210,9 @@ class TelemetryEventKind(StrEnum):
     driver_lost = "driver_lost"
     """the driver does not answer any more; `code` is NVML's error"""
     driver_reloaded = "driver_reloaded"
-    """the driver answers again: its counters began anew"""
+    """the driver answers again: its counters restarted"""
     gpus_stalled = "gpus_stalled"
-    """a call of the driver does not return: rows go on without GPUs"""
+    """a call of the driver does not return: rows continue without GPUs"""
     gpus_answered = "gpus_answered"
     """it has returned"""
     note = "note"
@@ -333,7 +333,7 @@ class TelemetryTotal:
         return (self.row.end - self.row.start).total_seconds()
 
     @property
-    def length_s(self) -> float:
+    def measured_or_span_s(self) -> float:
         """The seconds that were measured."""
         return self.span_s if self.measured_s is None else self.measured_s
 
@@ -363,8 +363,8 @@ TelemetryRecord = TelemetrySegment | GpuDevice | TelemetryRow | TelemetryTotal |
 """What a line of a telemetry file is."""
 
 
-def nameless_gpu(index: int) -> str:
-    """Return what stands in place of the UUID of a GPU that was lost before it told its own."""
+def build_placeholder_uuid(index: int) -> str:
+    """Return a placeholder for the UUID of a GPU that was lost before its UUID was read."""
     return f"index {index}"
 
 

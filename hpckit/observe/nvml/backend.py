@@ -1,7 +1,7 @@
 """The GPUs of a node through NVML, through whatever happens to them and to the driver.
 
 A GPU that is lost is reported once, and looked for again after growing pauses; so is a driver that
-was unloaded or exchanged. Looking again means to shut NVML down and initialise it anew, in this
+was unloaded or exchanged. Looking again means to shut NVML down and initialise it again, in this
 process only: no other one notices.
 """
 
@@ -21,7 +21,7 @@ from hpckit.model.telemetry.vocabulary import (
     GpuTrouble,
     TelemetryEvent,
     TelemetryEventKind,
-    nameless_gpu,
+    build_placeholder_uuid,
 )
 from hpckit.observe.gpu_choice import GpuChoice
 from hpckit.observe.nvml.bindings import (
@@ -29,12 +29,18 @@ from hpckit.observe.nvml.bindings import (
     GpuLostError,
     NvmlCalls,
     NvmlVerdict,
-    load_bindings,
+    classify_nvml_error_for_retry,
+    describe_deprecated_pynvml,
+    import_nvml_bindings,
     means_no_driver,
-    nvml_verdict,
-    outdated_bindings,
 )
-from hpckit.observe.nvml.device import NvmlGpu, attach_gpu, lost_gpu, read_pcie, trouble_of
+from hpckit.observe.nvml.device import (
+    NvmlGpu,
+    build_lost_gpu_facts,
+    build_nvml_gpu,
+    read_pcie_fields,
+    trouble_from_error,
+)
 from hpckit.values import dataclass, field
 
 _MOST_XIDS = 256
@@ -48,7 +54,7 @@ LONGEST_PAUSE_S = 600.0
 
 @dataclass(slots=True, kw_only=True)
 class NvmlBackend:
-    """A GpuBackend. Made by `open_nvml`; `monotonic` and `now` are its clocks."""
+    """A GpuBackend. Made by `open_nvml_backend`; `monotonic` and `now` are its clocks."""
 
     nvml: Any
     gpm: bool = True
@@ -70,11 +76,11 @@ class NvmlBackend:
         """Initialise NVML and find all GPUs; raises the bindings' NVMLError or DriverLostError."""
         self.nvml.nvmlInit()
         count = self.nvml.nvmlDeviceGetCount()
-        silent = {index: self._attach(index, count) for index in range(count)}
+        silent = {index: self._attach_gpu_if_of_job(index, count) for index in range(count)}
         for index, code in silent.items():
             known = self._known.get(index)
-            if code and (known or self.choice.may_include(index, count, len(self._known))):
-                self._lose(known or nameless_gpu(index), code)
+            if code and (known or self.choice.may_include_gpu(index, count, len(self._known))):
+                self._mark_gpu_lost(known or build_placeholder_uuid(index), code)
         handles = {uuid: gpu.calls.handle for uuid, gpu in self._gpus.items()}
         self._listener = XidListener(nvml=self.nvml, handles=handles)
 
@@ -85,35 +91,35 @@ class NvmlBackend:
     def sample(self, *, counters: bool) -> tuple[GpuSample, ...]:
         """Return a sample of each GPU; of a lost one, its trouble alone."""
         if (self._away or self._lost) and self.monotonic() >= self._again_at:
-            self._look_again()
+            self._retry_initialisation()
         if self._away:
             return ()
-        for source, number in () if self._listener is None else self._listener.read():
+        for source, number in () if self._listener is None else self._listener.read_xids():
             self._xids[source or ""] += 1
-            self._note(TelemetryEventKind.xid, uuid=source, code=number)
+            self._add_event(TelemetryEventKind.xid, uuid=source, code=number)
         samples: list[GpuSample] = []
         for uuid, gpu in list(self._gpus.items()):
             try:
                 samples += gpu.sample(counters=counters, xids=self._xids[uuid])
             except GpuLostError as error:
-                self._lose(uuid, error.code)
+                self._mark_gpu_lost(uuid, error.code)
             except DriverLostError as error:
-                self._lose_driver(error.code)
+                self._mark_driver_lost(error.code)
                 return ()
             except Exception as error:  # noqa: BLE001  # one GPU is not to end all measuring
-                self._remark(uuid, error)
+                self._report_unreadable_gpu_once(uuid, error)
         troubles = ((uuid, frozenset({one})) for uuid, one in self._lost.items())
         return *samples, *(GpuSample(uuid=uuid, troubles=found) for uuid, found in troubles)
 
-    def describe(self) -> DriverFacts:
+    def describe_driver(self) -> DriverFacts:
         """Return the driver and its GPUs, just after `open`; raises DriverLostError."""
         system = NvmlCalls(nvml=self.nvml, handle=None)
-        cuda = system.ask("cuda", lambda nvml, _: int(nvml.nvmlSystemGetCudaDriverVersion_v2()))
-        gpus = [gpu.describe() for gpu in self._gpus.values()]
+        cuda = system.call_or_none("cuda", lambda nvml, _: int(nvml.nvmlSystemGetCudaDriverVersion_v2()))
+        gpus = [gpu.describe_gpu() for gpu in self._gpus.values()]
         # Until now no GPU that is lost has told its UUID.
-        gpus += [lost_gpu(name, int(name.split()[-1]), why) for name, why in self._lost.items()]
+        gpus += [build_lost_gpu_facts(name, int(name.split()[-1]), why) for name, why in self._lost.items()]
         return DriverFacts(
-            version=system.ask("driver", lambda nvml, _: str(nvml.nvmlSystemGetDriverVersion())),
+            version=system.call_or_none("driver", lambda nvml, _: str(nvml.nvmlSystemGetDriverVersion())),
             cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
             gpus=tuple(sorted(gpus, key=lambda gpu: gpu.index)),
         )
@@ -135,52 +141,52 @@ class NvmlBackend:
         except self.nvml.NVMLError:
             return
 
-    def _attach(self, index: int, count: int) -> int:
+    def _attach_gpu_if_of_job(self, index: int, count: int) -> int:
         """Find a GPU, and keep it if it is the job's; return an error of NVML if it is lost."""
         try:
-            gpu = attach_gpu(self.nvml, index, gpm=self.gpm)
+            gpu = build_nvml_gpu(self.nvml, index, gpm=self.gpm)
         except GpuLostError as error:
             return error.code
         except self.nvml.NVMLError as error:
             code = int(error.value)
             # If the job has no permission to use it, it is someone else's.
-            return 0 if nvml_verdict(code) is NvmlVerdict.never else code
+            return 0 if classify_nvml_error_for_retry(code) is NvmlVerdict.never else code
         except DriverLostError:
             raise
         except Exception as error:  # noqa: BLE001  # one GPU is not to end all measuring
-            self._remark(nameless_gpu(index), error)
+            self._report_unreadable_gpu_once(build_placeholder_uuid(index), error)
             return 0
         uuid = gpu.facts.uuid
-        if not gpu.keep_chosen(self.choice, count):
+        if not gpu.restrict_to_chosen_mig_devices(self.choice, count):
             gpu.close()
             return 0
         self._gpus[uuid], self._known[index] = gpu, uuid
         for name, wrong in gpu.calls.unread.items():
-            self._remark(f"{uuid} ({name})", wrong)
-        lost = [self._lost.pop(name, None) for name in (uuid, nameless_gpu(index))]
+            self._report_unreadable_gpu_once(f"{uuid} ({name})", wrong)
+        lost = [self._lost.pop(name, None) for name in (uuid, build_placeholder_uuid(index))]
         if any(lost):
-            self._note(TelemetryEventKind.gpu_back, uuid=uuid)
+            self._add_event(TelemetryEventKind.gpu_back, uuid=uuid)
         return 0
 
-    def _lose(self, uuid: str, code: int) -> None:
+    def _mark_gpu_lost(self, uuid: str, code: int) -> None:
         gpu = self._gpus.pop(uuid, None)
         if gpu is not None:
             gpu.close()
         if uuid not in self._lost:
-            self._note(TelemetryEventKind.gpu_lost, uuid=uuid, code=code)
-            self._wait(GPU_PAUSE_S)
-        self._lost[uuid] = trouble_of(code)
+            self._add_event(TelemetryEventKind.gpu_lost, uuid=uuid, code=code)
+            self._schedule_retry(GPU_PAUSE_S)
+        self._lost[uuid] = trouble_from_error(code)
 
-    def _lose_driver(self, code: int) -> None:
+    def _mark_driver_lost(self, code: int) -> None:
         self._away = True
-        self._note(TelemetryEventKind.driver_lost, code=code)
-        self._wait(DRIVER_PAUSE_S)
+        self._add_event(TelemetryEventKind.driver_lost, code=code)
+        self._schedule_retry(DRIVER_PAUSE_S)
 
-    def _wait(self, first_s: float) -> None:
+    def _schedule_retry(self, first_s: float) -> None:
         self._pause_s = first_s
         self._again_at = self.monotonic() + first_s
 
-    def _look_again(self) -> None:
+    def _retry_initialisation(self) -> None:
         self.close()
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         self._again_at = self.monotonic() + self._pause_s
@@ -188,68 +194,60 @@ class NvmlBackend:
             self.open()
         except (self.nvml.NVMLError, DriverLostError) as error:
             if not self._away:
-                self._lose_driver(int(getattr(error, "code", 0) or getattr(error, "value", 0)))
+                self._mark_driver_lost(int(getattr(error, "code", 0) or getattr(error, "value", 0)))
             return
         if self._away:
             self._away = False
-            self._note(TelemetryEventKind.driver_reloaded)
+            self._add_event(TelemetryEventKind.driver_reloaded)
 
-    def _remark(self, gpu: str, error: Exception | str) -> None:
-        """Note once what could not be read of a GPU."""
+    def _report_unreadable_gpu_once(self, gpu: str, error: Exception | str) -> None:
         message = f"what NVML says of {gpu} cannot be read: {error}"
         if message not in self._remarked:
             self._remarked.add(message)
-            self._note(TelemetryEventKind.note, message=message)
+            self._add_event(TelemetryEventKind.note, message=message)
 
-    def _note(
-        self,
-        kind: TelemetryEventKind,
-        *,
-        uuid: str | None = None,
-        code: int | None = None,
-        message: str = "",
+    def _add_event(
+        self, kind: TelemetryEventKind, *, uuid: str | None = None, code: int | None = None, message: str = ""
     ) -> None:
         event = TelemetryEvent(at=self.now(), kind=kind, uuid=uuid, code=code, message=message)
         self._happened.append(event)
 
 
-def open_nvml(*, gpm: bool, choice: GpuChoice) -> tuple[NvmlBackend | None, str]:
+def open_nvml_backend(*, gpm: bool, choice: GpuChoice) -> tuple[NvmlBackend | None, str]:
     """Return the job's GPUs of NVML, None without any; and a note for people, mostly empty.
 
     Only this imports the bindings.
     """
-    note = outdated_bindings()
+    note = describe_deprecated_pynvml()
     try:
-        backend = NvmlBackend(nvml=load_bindings(), gpm=gpm, choice=choice)
+        backend = NvmlBackend(nvml=import_nvml_bindings(), gpm=gpm, choice=choice)
     except ImportError as error:
-        return None, note or f"no GPU of NVIDIA is sampled: {error}"
+        return None, note or f"NVIDIA GPUs are not sampled: {error}"
     nvml = backend.nvml
     try:
         backend.open()
     except (nvml.NVMLError, DriverLostError) as error:
         code = int(getattr(error, "value", 0) or getattr(error, "code", 0))
-        return None, note if means_no_driver(
-            nvml, code
-        ) else f"no GPU of NVIDIA is sampled: {error}"
+        return None, note if means_no_driver(nvml, code) else f"NVIDIA GPUs are not sampled: {error}"
     if not (backend.devices() or backend.sample(counters=False)):
         backend.close()
         return None, note
     return backend, note
 
 
-def describe_nvml(choice: GpuChoice) -> DriverFacts:
+def describe_nvidia_driver(choice: GpuChoice) -> DriverFacts:
     """Return NVIDIA's driver and the job's GPUs; all unknown if NVML cannot say.
 
     Without a driver there are no GPUs, and its version is empty.
     """
     try:
-        backend = NvmlBackend(nvml=load_bindings(), gpm=False, choice=choice)
+        backend = NvmlBackend(nvml=import_nvml_bindings(), gpm=False, choice=choice)
     except ImportError:
         return DriverFacts()
     nvml = backend.nvml
     try:
         backend.open()
-        return backend.describe()
+        return backend.describe_driver()
     except (nvml.NVMLError, DriverLostError) as error:
         code = int(getattr(error, "value", 0) or getattr(error, "code", 0))
         return DriverFacts(version="", gpus=()) if means_no_driver(nvml, code) else DriverFacts()
@@ -267,13 +265,13 @@ def read_pcie_link(uuid: str) -> GpuFacts | None:
     ```
     """
     try:
-        nvml = load_bindings()
+        nvml = import_nvml_bindings()
         nvml.nvmlInit()
     except Exception:  # noqa: BLE001  # no bindings, or no driver
         return None
     try:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        return GpuFacts(name="", uuid=uuid, **read_pcie(NvmlCalls(nvml=nvml, handle=handle)))
+        return GpuFacts(name="", uuid=uuid, **read_pcie_fields(NvmlCalls(nvml=nvml, handle=handle)))
     except (nvml.NVMLError, GpuLostError, DriverLostError):
         return None
     finally:
@@ -300,18 +298,18 @@ class XidListener:
                 self.nvml.nvmlDeviceRegisterEvents(handle, wanted, self._set)
             except self.nvml.NVMLError:
                 continue
-            self._uuids[_address(handle)] = uuid
+            self._uuids[_address_of_handle(handle)] = uuid
 
-    def read(self) -> Iterator[tuple[str | None, int]]:
+    def read_xids(self) -> Iterator[tuple[str | None, int]]:
         """Yield UUID (None if unknown) and number of each XID since the last call; never waits."""
         for _ in range(_MOST_XIDS if self._uuids else 0):
             try:
                 event = self.nvml.nvmlEventSetWait_v2(self._set, 0)
             except self.nvml.NVMLError as error:
-                if nvml_verdict(int(error.value)) is NvmlVerdict.never:
+                if classify_nvml_error_for_retry(int(error.value)) is NvmlVerdict.never:
                     self._uuids = {}
                 return
-            yield self._uuids.get(_address(event.device)), int(event.eventData)
+            yield self._uuids.get(_address_of_handle(event.device)), int(event.eventData)
 
     def close(self) -> None:
         """Stop listening."""
@@ -325,6 +323,6 @@ class XidListener:
                 self._uuids = {}
 
 
-def _address(handle: Any) -> int:
+def _address_of_handle(handle: Any) -> int:
     """Return where a handle points to: the same for all handles of a GPU."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0

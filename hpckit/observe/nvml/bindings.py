@@ -58,20 +58,20 @@ class DriverLostError(_NvmlLostError):
     """No GPU answers: the driver is gone; `code` is NVML's error."""
 
 
-def nvml_verdict(code: int) -> NvmlVerdict:
+def classify_nvml_error_for_retry(code: int) -> NvmlVerdict:
     """Return what an error code of NVML says about asking again."""
     return _BY_CODE.get(code, NvmlVerdict.later)
 
 
-def raise_if_lost(code: int) -> None:
+def raise_if_device_lost(code: int) -> None:
     """Raise GpuLostError or DriverLostError for an error code of NVML that says so."""
-    if nvml_verdict(code) is NvmlVerdict.lost:
+    if classify_nvml_error_for_retry(code) is NvmlVerdict.lost:
         raise GpuLostError(code)
-    if nvml_verdict(code) is NvmlVerdict.gone:
+    if classify_nvml_error_for_retry(code) is NvmlVerdict.gone:
         raise DriverLostError(code)
 
 
-def load_bindings() -> Any:
+def import_nvml_bindings() -> Any:
     """Import and return the bindings; raises ImportError.
 
     Called where GPUs are first asked for: the module is large, and most verbs need no GPU.
@@ -88,11 +88,12 @@ def load_bindings() -> Any:
 def means_no_driver(nvml: Any, code: int) -> bool:
     """Return whether an error code of NVML says that no driver of NVIDIA is loaded."""
     return (
-        nvml_verdict(code) is NvmlVerdict.gone and code != nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+        classify_nvml_error_for_retry(code) is NvmlVerdict.gone
+        and code != nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
     )
 
 
-def old_distribution(version: Callable[[str], str] = metadata.version) -> str | None:
+def find_deprecated_pynvml(version: Callable[[str], str] = metadata.version) -> str | None:
     """Return the version of the deprecated distribution `pynvml`; None if it is not installed.
 
     Parameter: `version` returns that of a distribution, or raises PackageNotFoundError.
@@ -103,12 +104,12 @@ def old_distribution(version: Callable[[str], str] = metadata.version) -> str | 
         return None
 
 
-def outdated_bindings(version: Callable[[str], str] = metadata.version) -> str:
+def describe_deprecated_pynvml(version: Callable[[str], str] = metadata.version) -> str:
     """Return what is wrong with the installed distributions, as a note to people; empty if nothing.
 
-    Parameter: as of `old_distribution`.
+    Parameter: as of `find_deprecated_pynvml`.
     """
-    found = old_distribution(version)
+    found = find_deprecated_pynvml(version)
     if found is None:
         return ""
     return (
@@ -132,8 +133,8 @@ class NvmlCalls:
     unread: dict[str, str] = field(default_factory=dict)
     """Calls that were answered with what is no answer, and what was wrong with it."""
 
-    def ask(self, name: str, call: Callable[[Any, Any], T]) -> T | None:
-        """Return what `call(nvml, handle)` returns, None if that is not to be had.
+    def call_or_none(self, name: str, call: Callable[[Any, Any], T]) -> T | None:
+        """Return what `call(nvml, handle)` returns, None if it cannot be read.
 
         Raises GpuLostError, DriverLostError.
         """
@@ -142,7 +143,7 @@ class NvmlCalls:
         try:
             answer = call(self.nvml, self.handle)
         except self.nvml.NVMLError as error:
-            self.judge(name, int(error.value))
+            self.record_call_error(name, int(error.value))
             return None
         except Exception as error:  # noqa: BLE001  # the bindings could not read the answer
             self.refused.add(name)
@@ -151,26 +152,26 @@ class NvmlCalls:
         self.answered += 1
         return answer
 
-    def call(self, function: str, *arguments: int) -> Any:
+    def call_nvml_function(self, function: str, *arguments: int) -> Any:
         """Return what the function of this name says of the GPU, with `ask`."""
         name = " ".join(map(str, (function, *arguments)))
-        return self.ask(name, lambda nvml, handle: getattr(nvml, function)(handle, *arguments))
+        return self.call_or_none(name, lambda nvml, handle: getattr(nvml, function)(handle, *arguments))
 
-    def judge(self, name: str, code: int) -> None:
+    def record_call_error(self, name: str, code: int) -> None:
         """Take note of an error of the call of this name; raises GpuLostError, DriverLostError."""
-        raise_if_lost(code)
-        if nvml_verdict(code) is NvmlVerdict.never:
+        raise_if_device_lost(code)
+        if classify_nvml_error_for_retry(code) is NvmlVerdict.never:
             self.refused.add(name)
         else:
             self.failed += 1
             self.last_code = code
 
-    def begin(self) -> None:
+    def reset_answer_counts(self) -> None:
         """Begin to count answers, for `conclude`."""
         self.answered = self.failed = 0
 
-    def conclude(self) -> None:
-        """Raise GpuLostError if since `begin` nothing was answered, and not for want of support.
+    def raise_if_no_call_answered(self) -> None:
+        """Raise GpuLostError if since `begin` no call was answered, and not for lack of support.
 
         A GPU that fell off its bus may answer every call with an unknown error.
         """

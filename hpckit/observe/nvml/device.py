@@ -17,7 +17,7 @@ from hpckit.model.telemetry.vocabulary import (
     GpuVendor,
 )
 from hpckit.observe.gpu_choice import GpuChoice
-from hpckit.observe.nvml.bindings import RESET_REQUIRED, GpuLostError, NvmlCalls, raise_if_lost
+from hpckit.observe.nvml.bindings import RESET_REQUIRED, GpuLostError, NvmlCalls, raise_if_device_lost
 from hpckit.observe.nvml.fields import (
     MEMORY_TEMPERATURE,
     RECOVERY_ACTION,
@@ -25,7 +25,12 @@ from hpckit.observe.nvml.fields import (
     REMAP_PENDING,
     FieldReader,
 )
-from hpckit.observe.nvml.gauges import MEMORY_CALLS, read_first, read_gauges, read_reasons
+from hpckit.observe.nvml.gauges import (
+    MEMORY_CALLS,
+    read_clock_throttle_reasons,
+    read_first_supported_gauges,
+    read_gauges,
+)
 from hpckit.values import dataclass, field, replace
 
 _MOST_PARTS = "nvmlDeviceGetMaxMigDeviceCount"
@@ -69,35 +74,35 @@ class NvmlGpu:
 
         `xids` is how many were seen of it. Raises GpuLostError, DriverLostError.
         """
-        self.calls.begin()
+        self.calls.reset_answer_counts()
         gauges = read_gauges(self.calls)
-        reasons = read_reasons(self.calls)
-        states = self.fields.read_states()
+        reasons = read_clock_throttle_reasons(self.calls)
+        states = self.fields.read_non_counter_fields()
         if MEMORY_TEMPERATURE in states:
             gauges[GpuGauge.memory_temperature_c] = states[MEMORY_TEMPERATURE]
-        gauges |= {} if self.gpm is None else self.gpm.read()
+        gauges |= {} if self.gpm is None else self.gpm.read_activity()
         counted: dict[GpuCounter, float] = self.fields.read_counters() if counters else {}
         own = GpuSample(
             uuid=self.facts.uuid,
             gauges=gauges,
             counters={**counted, GpuCounter.xids: xids} if counters else {},
             reasons=reasons,
-            troubles=_troubles(states),
+            troubles=_find_gpu_troubles(states),
         )
-        self.calls.conclude()
+        self.calls.raise_if_no_call_answered()
         return own, *(part.sample() for part in self.parts)
 
-    def keep_chosen(self, choice: GpuChoice, count: int) -> bool:
+    def restrict_to_chosen_mig_devices(self, choice: GpuChoice, count: int) -> bool:
         """Return whether this GPU, of `count`, is the job's; keep its MIG devices alone, if named.
 
         A GPU without one of those is not the job's.
         """
-        if not choice.includes(self.facts.index, self.facts.uuid, count):
+        if not choice.includes_gpu(self.facts.index, self.facts.uuid, count):
             return False
         if not choice.parts:
             return True
-        mine = [choice.includes_part(part.facts.uuid) for part in self.parts]
-        _close(part.gpm for part, own in zip(self.parts, mine, strict=True) if not own)
+        mine = [choice.includes_mig_device(part.facts.uuid) for part in self.parts]
+        _close_readers(part.gpm for part, own in zip(self.parts, mine, strict=True) if not own)
         self.parts = tuple(compress(self.parts, mine))
         return any(mine)
 
@@ -105,9 +110,9 @@ class NvmlGpu:
         """Return the GPU and its MIG devices."""
         return self.facts, *(part.facts for part in self.parts)
 
-    def describe(self) -> GpuFacts:
+    def describe_gpu(self) -> GpuFacts:
         """Return what it is and has now: asked outside of sampling; raises DriverLostError."""
-        facts, ask = self.facts, self.calls.call
+        facts, ask = self.facts, self.calls.call_nvml_function
         try:
             sample = self.sample(counters=True, xids=0)[0]
             capability, mode = ask("nvmlDeviceGetCudaComputeCapability"), ask(_MIG_MODE)
@@ -124,7 +129,7 @@ class NvmlGpu:
                 capability=capability and f"{capability[0]}.{capability[1]}",
                 capability_number=capability and capability[0] + capability[1] / 10,
                 mig=None if mode is None else bool(mode[0]),
-                processes=self.calls.ask("processes", _processes),
+                processes=self.calls.call_or_none("processes", _list_process_ids),
                 ecc_uncorrected=None if errors is None else int(errors),
                 troubles=tuple(sorted(sample.troubles)),
                 power_limit_w=sample.gauges.get(GpuGauge.power_limit_w),
@@ -132,23 +137,23 @@ class NvmlGpu:
                 # A GPU none of whose links is up has no bridge: nothing of it is down.
                 nvlinks_down=links.count(False) if any(links) else 0,
                 pci=facts.pci,
-                **read_pcie(self.calls),
+                **read_pcie_fields(self.calls),
             )
         except GpuLostError as error:
-            return lost_gpu(facts.uuid, facts.index, trouble_of(error.code), facts.name)
+            return build_lost_gpu_facts(facts.uuid, facts.index, trouble_from_error(error.code), facts.name)
 
     def close(self) -> None:
         """Free what the driver holds for it."""
-        _close((self.gpm, *(part.gpm for part in self.parts)))
+        _close_readers((self.gpm, *(part.gpm for part in self.parts)))
 
 
-def _close(readers: Iterable[GpmReader | None]) -> None:
+def _close_readers(readers: Iterable[GpmReader | None]) -> None:
     for reader in readers:
         if reader is not None:
             reader.close()
 
 
-def _troubles(states: Mapping[tuple[int, int], float]) -> frozenset[GpuTrouble]:
+def _find_gpu_troubles(states: Mapping[tuple[int, int], float]) -> frozenset[GpuTrouble]:
     found = {trouble for field, trouble in _FLAGS if states.get(field)}
     action = int(states.get(RECOVERY_ACTION, 0))
     if action:
@@ -156,70 +161,70 @@ def _troubles(states: Mapping[tuple[int, int], float]) -> frozenset[GpuTrouble]:
     return frozenset(found)
 
 
-def trouble_of(code: int) -> GpuTrouble:
+def trouble_from_error(code: int) -> GpuTrouble:
     """Return what the error of a lost GPU says of it."""
     return GpuTrouble.reset_required if code == RESET_REQUIRED else GpuTrouble.lost
 
 
-def lost_gpu(uuid: str, index: int, trouble: GpuTrouble, name: str = "") -> GpuFacts:
+def build_lost_gpu_facts(uuid: str, index: int, trouble: GpuTrouble, name: str = "") -> GpuFacts:
     """Return all that is known of a GPU that does not answer."""
     return GpuFacts(uuid=uuid, index=index, name=name, troubles=(trouble,))
 
 
-def read_pcie(calls: NvmlCalls) -> dict[str, Any]:
+def read_pcie_fields(calls: NvmlCalls) -> dict[str, Any]:
     """Return the fields of GpuFacts on its PCIe link, as it is now."""
-    return {name: calls.call(function) for name, function in _PCIE.items()}
+    return {name: calls.call_nvml_function(function) for name, function in _PCIE.items()}
 
 
-def _processes(nvml: Any, handle: Any) -> tuple[int, ...]:
+def _list_process_ids(nvml: Any, handle: Any) -> tuple[int, ...]:
     found = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     return tuple(int(process.pid) for process in found)
 
 
-def attach_gpu(nvml: Any, index: int, *, gpm: bool) -> NvmlGpu:
+def build_nvml_gpu(nvml: Any, index: int, *, gpm: bool) -> NvmlGpu:
     """Find out what the GPU with this index of NVML is, and what it supports.
 
     Raises GpuLostError, DriverLostError, or the bindings' NVMLError for what is neither.
     """
     try:
-        return _attached(nvml, index, gpm=gpm)
+        return _build_nvml_gpu(nvml, index, gpm=gpm)
     except nvml.NVMLError as error:
-        raise_if_lost(int(error.value))
+        raise_if_device_lost(int(error.value))
         raise
 
 
-def _attached(nvml: Any, index: int, *, gpm: bool) -> NvmlGpu:
+def _build_nvml_gpu(nvml: Any, index: int, *, gpm: bool) -> NvmlGpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     calls = NvmlCalls(nvml=nvml, handle=handle)
     uuid = str(nvml.nvmlDeviceGetUUID(handle))
     fields = FieldReader(calls=calls)
     gauges = read_gauges(calls)
-    facts = _facts(calls, uuid, index, (*gauges, *fields.counters))
-    parts = _find_parts(calls, facts, gpm=gpm)
+    facts = _read_device_facts(calls, uuid, index, (*gauges, *fields.supported_counters))
+    parts = _find_mig_devices(calls, facts, gpm=gpm)
     if parts:
-        facts = replace(facts, slices=calls.call(_MOST_PARTS))
+        facts = replace(facts, slices=calls.call_nvml_function(_MOST_PARTS))
     # With MIG, activity is that of the parts.
     reader = GpmReader(calls=calls) if gpm and not parts else None
     return NvmlGpu(calls=calls, facts=facts, fields=fields, gpm=reader, parts=parts)
 
 
-def _facts(calls: NvmlCalls, uuid: str, index: int, supported: tuple[str, ...]) -> GpuDevice:
+def _read_device_facts(calls: NvmlCalls, uuid: str, index: int, supported: tuple[str, ...]) -> GpuDevice:
     nvml = calls.nvml
-    memory = calls.call("nvmlDeviceGetMemoryInfo", nvml.nvmlMemory_v2)
-    older = calls.call("nvmlDeviceGetMemoryInfo") if memory is None else memory
-    pci = calls.call("nvmlDeviceGetPciInfo")
+    memory = calls.call_nvml_function("nvmlDeviceGetMemoryInfo", nvml.nvmlMemory_v2)
+    older = calls.call_nvml_function("nvmlDeviceGetMemoryInfo") if memory is None else memory
+    pci = calls.call_nvml_function("nvmlDeviceGetPciInfo")
     return GpuDevice(
         uuid=uuid,
         vendor=GpuVendor.nvidia,
         index=index,
-        name=str(calls.call("nvmlDeviceGetName") or ""),
+        name=str(calls.call_nvml_function("nvmlDeviceGetName") or ""),
         pci="" if pci is None else str(pci.busId),
-        driver=calls.ask("driver", lambda nvml, _: str(nvml.nvmlSystemGetDriverVersion())) or "",
+        driver=calls.call_or_none("driver", lambda nvml, _: str(nvml.nvmlSystemGetDriverVersion())) or "",
         memory_bytes=None if older is None else int(older.total),
         memory_reserved_bytes=None if memory is None else int(memory.reserved),
-        sm_clock_max_mhz=calls.call("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
-        slowdown_c=calls.call(_THRESHOLD, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
-        shutdown_c=calls.call(_THRESHOLD, nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
+        sm_clock_max_mhz=calls.call_nvml_function("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+        slowdown_c=calls.call_nvml_function(_THRESHOLD, nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+        shutdown_c=calls.call_nvml_function(_THRESHOLD, nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
         supported=tuple(str(name) for name in supported),
     )
 
@@ -238,47 +243,47 @@ class MigPart:
 
     def sample(self) -> GpuSample:
         """Return a sample; raises GpuLostError, DriverLostError."""
-        gauges = dict(read_first(self.calls, MEMORY_CALLS))
-        gauges |= {} if self.gpm is None else self.gpm.read()
+        gauges = dict(read_first_supported_gauges(self.calls, MEMORY_CALLS))
+        gauges |= {} if self.gpm is None else self.gpm.read_activity()
         return GpuSample(uuid=self.facts.uuid, gauges=gauges)
 
 
-def _find_parts(whole: NvmlCalls, parent: GpuDevice, *, gpm: bool) -> tuple[MigPart, ...]:
+def _find_mig_devices(whole: NvmlCalls, parent: GpuDevice, *, gpm: bool) -> tuple[MigPart, ...]:
     """Return the MIG devices of a GPU; none if MIG is off, or not known to it.
 
     Raises GpuLostError, DriverLostError.
     """
-    mode = whole.call(_MIG_MODE)
+    mode = whole.call_nvml_function(_MIG_MODE)
     if not mode or not mode[0]:
         return ()
     parts = []
-    for place in range(whole.call(_MOST_PARTS) or 0):
+    for place in range(whole.call_nvml_function(_MOST_PARTS) or 0):
         try:
             handle = whole.nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole.handle, place)
         except whole.nvml.NVMLError:
             # Places are not filled without gaps.
             continue
-        parts.append(_part(whole, handle, parent, gpm=gpm))
+        parts.append(_open_mig_device(whole, handle, parent, gpm=gpm))
     return tuple(parts)
 
 
-def _part(whole: NvmlCalls, handle: Any, parent: GpuDevice, *, gpm: bool) -> MigPart:
+def _open_mig_device(whole: NvmlCalls, handle: Any, parent: GpuDevice, *, gpm: bool) -> MigPart:
     nvml = whole.nvml
     calls = NvmlCalls(nvml=nvml, handle=handle)
-    slices = calls.call("nvmlDeviceGetAttributes")
-    memory = calls.call("nvmlDeviceGetMemoryInfo")
+    slices = calls.call_nvml_function("nvmlDeviceGetAttributes")
+    memory = calls.call_nvml_function("nvmlDeviceGetMemoryInfo")
     facts = GpuDevice(
         uuid=str(nvml.nvmlDeviceGetUUID(handle)),
         vendor=GpuVendor.nvidia,
         index=parent.index,
-        name=str(calls.call("nvmlDeviceGetName") or ""),
+        name=str(calls.call_nvml_function("nvmlDeviceGetName") or ""),
         pci=parent.pci,
         driver=parent.driver,
         memory_bytes=None if memory is None else int(memory.total),
         parent=parent.uuid,
         slices=None if slices is None else int(slices.gpuInstanceSliceCount),
     )
-    instance = calls.call("nvmlDeviceGetGpuInstanceId")
+    instance = calls.call_nvml_function("nvmlDeviceGetGpuInstanceId")
     reader = None
     if gpm and instance is not None:
         # The driver takes a sample of a part by its whole GPU and the number of the instance.
@@ -302,9 +307,8 @@ _CALL = "gpm"
 class GpmReader:
     """Reads the activity of one GPU, or of its MIG instance `instance`; `close` it.
 
-    Hopper and later GPUs have counters of it (GPM). The driver works out a metric from two samples
-    at least 100 ms apart, so the first call yields nothing, and each later one covers the time
-    since the call before.
+    Hopper and later GPUs have counters of it (GPM). The driver works out a metric from two samples at least
+    100 ms apart, so the first call yields nothing, and each later one covers the time since the call before.
     """
 
     calls: NvmlCalls
@@ -313,29 +317,29 @@ class GpmReader:
     _taken: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        supported = self.calls.ask(_CALL, _is_supported)
+        supported = self.calls.call_or_none(_CALL, _is_gpm_supported)
         if not supported:
             self.calls.refused.add(_CALL)
             return
         for _ in range(2):
-            sample = self.calls.ask(_CALL, lambda nvml, _: nvml.nvmlGpmSampleAlloc())
+            sample = self.calls.call_or_none(_CALL, lambda nvml, _: nvml.nvmlGpmSampleAlloc())
             self._samples += [] if sample is None else [sample]
 
-    def read(self) -> dict[GpuGauge, float]:
+    def read_activity(self) -> dict[GpuGauge, float]:
         """Return the shares since the last call; raises GpuLostError, DriverLostError."""
         if len(self._samples) < 2:  # noqa: PLR2004  # no memory for them
             return {}
         before, now = self._samples
-        if self.calls.ask(_CALL, self._take(now)) is None:
+        if self.calls.call_or_none(_CALL, self._build_sample_call(now)) is None:
             self._taken = False
             return {}
         self._samples = [now, before]
         if not self._taken:
             self._taken = True
             return {}
-        return self.calls.ask(_CALL, lambda nvml, _: _metrics(nvml, before, now)) or {}
+        return self.calls.call_or_none(_CALL, lambda nvml, _: _compute_gpm_metrics(nvml, before, now)) or {}
 
-    def _take(self, sample: Any) -> Callable[[Any, Any], Any]:
+    def _build_sample_call(self, sample: Any) -> Callable[[Any, Any], Any]:
         if self.instance is None:
             return lambda nvml, handle: nvml.nvmlGpmSampleGet(handle, sample)
         return lambda nvml, handle: nvml.nvmlGpmMigSampleGet(handle, self.instance, sample)
@@ -350,11 +354,11 @@ class GpmReader:
         self._samples = []
 
 
-def _is_supported(nvml: Any, handle: Any) -> bool:
+def _is_gpm_supported(nvml: Any, handle: Any) -> bool:
     return bool(nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
 
 
-def _metrics(nvml: Any, before: Any, now: Any) -> dict[GpuGauge, float]:
+def _compute_gpm_metrics(nvml: Any, before: Any, now: Any) -> dict[GpuGauge, float]:
     asked = nvml.c_nvmlGpmMetricsGet_t()
     asked.version = nvml.NVML_GPM_METRICS_GET_VERSION
     asked.numMetrics = len(_METRICS)

@@ -18,8 +18,14 @@ from typing import Any
 
 from hpckit.model.failure import signal_name
 from hpckit.model.settings import VARIABLE, UserNotice
-from hpckit.operations.notices.addresses import apprise_with
-from hpckit.planning.notices import Destination, Transport, WebRequest, document, web_request
+from hpckit.operations.notices.addresses import build_apprise_sender
+from hpckit.planning.notices import (
+    Destination,
+    Transport,
+    WebRequest,
+    build_notice_web_request,
+    notice_to_json,
+)
 
 
 class DeliveryError(Exception):
@@ -33,20 +39,18 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Return no request."""
 
 
-def deliver(
-    destination: Destination, notice: UserNotice, environ: Mapping[str, str], limit_s: float
-) -> None:
+def deliver(destination: Destination, notice: UserNotice, environ: Mapping[str, str], limit_s: float) -> None:
     """Send a notice; raises DeliveryError. A slow web server may take longer than the limit."""
     match destination.transport:
         case Transport.command:
-            _run(destination.words, notice, environ, limit_s)
+            _send_through_command(destination.words, notice, environ, limit_s)
         case Transport.apprise:
-            _through_apprise(destination, notice)
+            _send_through_apprise(destination, notice)
         case Transport.ntfy | Transport.web_hook:
-            _post(web_request(destination, notice), limit_s)
+            _post_web_request(build_notice_web_request(destination, notice), limit_s)
 
 
-def _post(request: WebRequest, limit_s: float) -> None:
+def _post_web_request(request: WebRequest, limit_s: float) -> None:
     asked = urllib.request.Request(  # noqa: S310  # its scheme is http or https
         request.url, data=request.body, headers=dict(request.headers), method="POST"
     )
@@ -57,12 +61,12 @@ def _post(request: WebRequest, limit_s: float) -> None:
         error.close()
         raise DeliveryError(f"the server answered {error.code}") from None
     except urllib.error.URLError as error:
-        raise DeliveryError(_words(error.reason)) from None
+        raise DeliveryError(_describe_delivery_error(error.reason)) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise DeliveryError(_words(error)) from None
+        raise DeliveryError(_describe_delivery_error(error)) from None
 
 
-def _words(error: object) -> str:
+def _describe_delivery_error(error: object) -> str:
     """Return what went wrong, in the system's words alone: others may quote an address."""
     text = error.strerror if isinstance(error, OSError) else None
     if isinstance(error, TimeoutError):
@@ -70,7 +74,7 @@ def _words(error: object) -> str:
     return text or type(error).__name__
 
 
-def _run(
+def _send_through_command(
     words: tuple[str, ...], notice: UserNotice, environ: Mapping[str, str], limit_s: float
 ) -> None:
     variables = {name: value for name, value in environ.items() if name != VARIABLE}
@@ -84,9 +88,9 @@ def _run(
             process_group=0,  # but in our session: others are of orphans, which a supervisor ends
         )
     except (OSError, ValueError) as error:
-        raise DeliveryError(f"the command cannot be started: {_words(error)}") from None
+        raise DeliveryError(f"the command cannot be started: {_describe_delivery_error(error)}") from None
     try:
-        process.communicate(json.dumps(document(notice)).encode() + b"\n", timeout=limit_s)
+        process.communicate(json.dumps(notice_to_json(notice)).encode() + b"\n", timeout=limit_s)
     except subprocess.TimeoutExpired:
         raise DeliveryError("the command did not end in time") from None
     finally:
@@ -100,9 +104,9 @@ def _run(
         raise DeliveryError(f"the command ended with {process.returncode}")
 
 
-def _through_apprise(destination: Destination, notice: UserNotice) -> None:
+def _send_through_apprise(destination: Destination, notice: UserNotice) -> None:
     try:
-        sent = apprise_with(destination).notify(title=notice.title, body=notice.text)
+        sent = build_apprise_sender(destination).notify(title=notice.title, body=notice.text)
     except Exception as error:  # noqa: BLE001  # a library of plugins
         raise DeliveryError(f"apprise failed: {type(error).__name__}") from None
     if not sent:

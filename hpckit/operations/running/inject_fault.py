@@ -14,25 +14,17 @@ from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.errors import RunError, SchedulerAwayError, UsageError
-from hpckit.model.cluster.nodes import expand_nodes
-from hpckit.model.fault import (
-    ON_CHECKPOINTS,
-    ON_NODES,
-    ON_SANDBOX,
-    SIGNALS,
-    Fault,
-    FaultKind,
-    FaultTarget,
-)
+from hpckit.model.cluster.nodes import expand_hostlist
+from hpckit.model.fault import ON_CHECKPOINTS, ON_NODES, ON_SANDBOX, SIGNALS, Fault, FaultKind, FaultTarget
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.run import RunRecord, RunView
 from hpckit.record.launches import Launch, checkpoint_folder
 from hpckit.record.process import this_host
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.manifest import NAME, Manifest
-from hpckit.runtime.processes import ProcessQuery, send
+from hpckit.runtime.processes import ProcessQuery, signal_processes
 from hpckit.slurm import running_job
-from hpckit.slurm.cancel import cancel
+from hpckit.slurm.cancel import cancel_jobs
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.values import dataclass
 
@@ -75,7 +67,7 @@ class FaultScene:
         """The nodes of the latest round, else of the job; empty before either."""
         seen = self.view.observation
         if self.record.round is None and seen is not None and seen.nodes:
-            return expand_nodes(seen.nodes)
+            return expand_hostlist(seen.nodes)
         return self.record.nodes
 
     @property
@@ -83,44 +75,43 @@ class FaultScene:
         """Whether the run is on Slurm."""
         return self.launch.cluster.kind is ClusterKind.slurm
 
-    def commands(self) -> SlurmCommands:
+    def build_slurm_commands(self) -> SlurmCommands:
         """Return Slurm's commands."""
         return SlurmCommands(bin_dir=self.launch.cluster.bin_dir, environ=self.context.environ)
 
 
-def strike(fault: Fault, scene: FaultScene) -> str:
+def inject_fault(fault: Fault, scene: FaultScene) -> str:
     """Inject a fault and return what was done, in words.
 
     Raises MissedError if there is nothing to hit now, UsageError if this fault is not possible for
     this run, SchedulerError if Slurm refuses or does not answer.
     """
     if fault.kind in SIGNALS:
-        return _signal(fault, scene)
+        return _send_fault_signal(fault, scene)
     if fault.kind in ON_CHECKPOINTS:
-        return _damage(fault, scene)
+        return _damage_checkpoint(fault, scene)
     if fault.kind in ON_SANDBOX:
-        return _break_sandbox(fault, scene)
-    return _ask_slurm(fault, scene)
+        return _inject_sandbox_fault(fault, scene)
+    return _inject_slurm_fault(fault, scene)
 
 
-def _signal(fault: Fault, scene: FaultScene) -> str:
+def _send_fault_signal(fault: Fault, scene: FaultScene) -> str:
     if scene.record.attempt == 0:
         raise MissedError(f"no attempt of {scene.record.id} has begun")
     number = _NUMBERS[fault.kind]
-    node = _node(fault, scene)
-    wanted = _wanted(fault, node, scene)
-    pids = _send(wanted, 0 if scene.dry else number, node, scene)
+    node = _find_target_node(fault, scene)
+    wanted = _build_process_query(fault, node, scene)
+    pids = _signal_processes_on_node(wanted, 0 if scene.dry else number, node, scene)
     whom = f"rank {wanted.rank}" if fault.target is FaultTarget.rank else f"the {fault.target}"
     if not pids:
         raise MissedError(
             f"{whom} has no process on {node} at the moment",
-            hint="it may be between two rounds: `hpckit status` tells",
+            hint="it may be between two rounds: see `hpckit status`",
         )
     return f"{number.name} to {whom} (pid {', '.join(map(str, pids))} on {node})"
 
 
-def _node(fault: Fault, scene: FaultScene) -> str:
-    """Return the node of the process to hit."""
+def _find_target_node(fault: Fault, scene: FaultScene) -> str:
     if fault.target is FaultTarget.supervisor:
         host = scene.record.supervisor[0] if scene.record.supervisor else ""
         short = host.partition(".")[0]
@@ -136,7 +127,7 @@ def _node(fault: Fault, scene: FaultScene) -> str:
     return scene.nodes[place]
 
 
-def _wanted(fault: Fault, node: str, scene: FaultScene) -> ProcessQuery:
+def _build_process_query(fault: Fault, node: str, scene: FaultScene) -> ProcessQuery:
     record = scene.record
     process = record.supervisor[1:] if record.supervisor else None
     return ProcessQuery(
@@ -148,40 +139,42 @@ def _wanted(fault: Fault, node: str, scene: FaultScene) -> ProcessQuery:
     )
 
 
-def _send(wanted: ProcessQuery, number: int, node: str, scene: FaultScene) -> tuple[int, ...]:
+def _signal_processes_on_node(
+    wanted: ProcessQuery, number: int, node: str, scene: FaultScene
+) -> tuple[int, ...]:
     if not scene.on_slurm:
-        _check_host(scene)
-        return send(wanted, number)
+        _refuse_other_host(scene)
+        return signal_processes(wanted, number)
     words = (scene.launch.python, "-P", "-m", "hpckit.runtime.processes", str(int(number)))
     assert scene.record.job is not None, "an attempt on Slurm has a job"  # noqa: S101
     try:
         said = running_job.run_on_node(
-            scene.record.job, node, (*words, *wanted.words()), scene.commands()
+            scene.record.job, node, (*words, *wanted.to_command_words()), scene.build_slurm_commands()
         )
     except SchedulerAwayError:
         # A new step needs the controller; but the process may be on this very node.
-        if pids := send(wanted, number):
+        if pids := signal_processes(wanted, number):
             return pids
         raise
     return tuple(json.loads(said.strip().splitlines()[-1]))
 
 
-def _check_host(scene: FaultScene) -> None:
+def _refuse_other_host(scene: FaultScene) -> None:
     host = scene.record.supervisor[0] if scene.record.supervisor else this_host()
     if host != this_host():
         raise UsageError(
-            f"run {scene.record.id} is carried on {host}, and processes there cannot be signalled "
+            f"run {scene.record.id} is carried on {host}, and its processes cannot be signalled "
             f"from {this_host()}",
-            hint=f"there: hpckit chaos {scene.launch.paths.run(scene.record.index).folder} …",
+            hint=f"run there: hpckit chaos {scene.launch.paths.run(scene.record.index).folder} …",
         )
 
 
-def _damage(fault: Fault, scene: FaultScene) -> str:
+def _damage_checkpoint(fault: Fault, scene: FaultScene) -> str:
     folder = checkpoint_folder(scene.launch, scene.record.index, scene.settings)
     newest: tuple[Path, Manifest] | None = next(
         (
             (entry.folder, entry.manifest)
-            for entry in CheckpointFolder(folder).entries()
+            for entry in CheckpointFolder(folder).list_entries()
             if entry.manifest
         ),
         None,
@@ -195,12 +188,12 @@ def _damage(fault: Fault, scene: FaultScene) -> str:
                 (where / NAME).unlink()
             return f"removed {where.name}/{NAME}"
         sizes = {name: one.size for name, one in sorted(manifest.files.items())}
-        return _damage_file(fault, where, sizes, dry=scene.dry)
+        return _damage_checkpoint_file(fault, where, sizes, dry=scene.dry)
     except FileNotFoundError:
         raise MissedError(f"{where.name} was just removed") from None
 
 
-def _damage_file(fault: Fault, folder: Path, sizes: Mapping[str, int], *, dry: bool) -> str:
+def _damage_checkpoint_file(fault: Fault, folder: Path, sizes: Mapping[str, int], *, dry: bool) -> str:
     fraction = _MIDDLE if fault.fraction is None else fault.fraction
     at = int(fraction * sum(sizes.values()))
     for name, size in sizes.items():  # noqa: B007  # the file at which the loop stops
@@ -221,11 +214,11 @@ def _damage_file(fault: Fault, folder: Path, sizes: Mapping[str, int], *, dry: b
     return f"{done} of {size} in {folder.name}/{name}"
 
 
-def _ask_slurm(fault: Fault, scene: FaultScene) -> str:
+def _inject_slurm_fault(fault: Fault, scene: FaultScene) -> str:
     job = scene.record.job
     if not scene.on_slurm or job is None:
         raise UsageError(
-            f"{fault.kind} is Slurm's to do, and run {scene.record.id} is on cluster "
+            f"{fault.kind} can only be done by Slurm, and run {scene.record.id} is on cluster "
             f"{scene.launch.cluster.kind}",
             hint="kill, stop and term work everywhere",
         )
@@ -233,21 +226,23 @@ def _ask_slurm(fault: Fault, scene: FaultScene) -> str:
     if scene.dry:
         return done
     if fault.kind is FaultKind.requeue:
-        running_job.force_requeue(job, scene.commands())
+        running_job.force_requeue(job, scene.build_slurm_commands())
     elif fault.kind is FaultKind.scancel:
-        cancel([job], scene.commands())
+        cancel_jobs([job], scene.build_slurm_commands())
     else:
         assert fault.partition is not None, "the grammar asks for a partition"  # noqa: S101
         seconds = _URGENT_S if fault.seconds is None else fault.seconds
-        urgent = running_job.preempt(scene.nodes, fault.partition, seconds, scene.commands())
+        urgent = running_job.submit_preempting_job(
+            scene.nodes, fault.partition, seconds, scene.build_slurm_commands()
+        )
         done = f"job {urgent} in partition {fault.partition} wants {', '.join(scene.nodes)}"
     return done
 
 
-def _break_sandbox(fault: Fault, scene: FaultScene) -> str:
-    program = _sandbox_program(fault, scene)
-    node = [_sandbox_node(fault, scene)] if fault.kind in ON_NODES else []
-    verb = _verb(fault)
+def _inject_sandbox_fault(fault: Fault, scene: FaultScene) -> str:
+    program = _find_sandbox_program(fault, scene)
+    node = [_check_sandbox_node(fault, scene)] if fault.kind in ON_NODES else []
+    verb = _sandbox_verb(fault)
     if scene.dry:
         return " ".join([program.name, verb, *node])
     commands = SlurmCommands(
@@ -256,18 +251,18 @@ def _break_sandbox(fault: Fault, scene: FaultScene) -> str:
     return commands.run(program.name, verb, *node).strip()
 
 
-def _verb(fault: Fault) -> str:
+def _sandbox_verb(fault: Fault) -> str:
     return fault.kind.value.replace("_", "-")
 
 
-def _sandbox_program(fault: Fault, scene: FaultScene) -> Path:
+def _find_sandbox_program(fault: Fault, scene: FaultScene) -> Path:
     program = scene.sandbox
     if program is None:
         raise UsageError(
             f"{fault.kind} is possible on the sandbox only: a rehearsal must not break the "
             "nodes or the controller of a real cluster",
-            hint=f"with the sandbox of this machine: hpckit sandbox {_verb(fault)}; with another "
-            f"one, name its program: --sandbox PATH or ${SANDBOX_VARIABLE}",
+            hint=f"with the sandbox of this machine: hpckit sandbox {_sandbox_verb(fault)}; with "
+            f"another one, name its program: --sandbox PATH or ${SANDBOX_VARIABLE}",
         )
     if not program.is_file():
         raise UsageError(
@@ -277,7 +272,7 @@ def _sandbox_program(fault: Fault, scene: FaultScene) -> Path:
     return program
 
 
-def _sandbox_node(fault: Fault, scene: FaultScene) -> str:
+def _check_sandbox_node(fault: Fault, scene: FaultScene) -> str:
     breaks = fault.kind in {FaultKind.kill_node, FaultKind.cut_node}
     if fault.node is None or (breaks and fault.node not in scene.nodes):
         said = "without a node" if fault.node is None else f"of {fault.node}"

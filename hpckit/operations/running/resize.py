@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hpckit.context import Context
 from hpckit.errors import SchedulerRefusedError, UsageError
 from hpckit.model.cluster.site import NodeGroup
-from hpckit.model.counted import counted
+from hpckit.model.counted import format_count
 from hpckit.model.elastic import Resize, ResizeAnswer, ResizeRequest
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import ResourceSpec
@@ -16,22 +16,22 @@ from hpckit.model.run import RunRecord
 from hpckit.operations.running.satellites import (
     GrowOrder,
     SatellitePlan,
-    plan_satellite,
-    submit_satellite,
+    plan_satellite_job,
+    submit_satellite_job,
 )
-from hpckit.operations.submit import slurm_commands
+from hpckit.operations.submit import require_slurm_commands
 from hpckit.record.launches import Launch, read_launch_history
 from hpckit.record.lookup import Selection
 from hpckit.record.process import this_host
 from hpckit.runtime.mailbox import resize_mailbox
-from hpckit.slurm.site_query import read_nodes
+from hpckit.slurm.site_query import ask_node_groups
 from hpckit.values import dataclass, replace
-from hpckit.views.awaited_answer import ask_run, request_name, running_run
+from hpckit.views.awaited_answer import ask_supervisor_and_wait, create_request_name, find_single_running_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What comes of growing a run.
+    """The outcome of growing a run.
 
     `answer` is the supervisor's. `satellite` brings the nodes; None if all replicas asked for stand
     ready. `slurm_job` is None until it is submitted.
@@ -49,21 +49,21 @@ def grow_run(selection: Selection, order: GrowOrder, context: Context) -> Growth
     Raises UsageError if the run cannot grow, RunError if it ends meanwhile or its supervisor does
     not answer, SchedulerError.
     """
-    record = _growing(selection, order, context)
+    record = _find_growable_run(selection, order, context)
     launch = selection.launch
-    plan_satellite(launch, record.index, order, context)  # what cannot be is refused before asking
-    answer = _asked(launch, record, Resize.grow, order.replicas, context)
+    plan_satellite_job(launch, record.index, order, context)  # what cannot be is refused before asking
+    answer = _ask_supervisor_to_resize(launch, record, Resize.grow, order.replicas, context)
     left = order.replicas - answer.standing
     if left <= 0:
         return Growth(record=record, answer=answer, satellite=None)
     rest = replace(order, replicas=left, idle_nodes=answer.idle_nodes)
-    job = plan_satellite(launch, record.index, rest, context, lost_too=True).job
-    commands = slurm_commands(launch.cluster.bin_dir, context)
-    check_enough_nodes(job.resources, read_nodes(commands) or ())
+    job = plan_satellite_job(launch, record.index, rest, context, lost_too=True).job
+    commands = require_slurm_commands(launch.cluster.bin_dir, context)
+    check_enough_nodes(job.resources, ask_node_groups(commands) or ())
     try:
-        planned, slurm_job = submit_satellite(launch, record.index, rest, context)
+        planned, slurm_job = submit_satellite_job(launch, record.index, rest, context)
     except SchedulerRefusedError as error:
-        raise refused_elsewhere(error, job.resources) from error
+        raise add_excluded_nodes_hint(error, job.resources) from error
     return Growth(record=record, answer=answer, satellite=planned, slurm_job=slurm_job)
 
 
@@ -80,12 +80,12 @@ def check_enough_nodes(asked: ResourceSpec, groups: Sequence[NodeGroup]) -> None
     if groups and asked.nodes > most:
         where = f"partition {asked.partition}" if asked.partition else "the largest partition"
         raise UsageError(
-            f"to grow like that takes {counted(asked.nodes, 'node')} more, and {where} has {most}",
-            hint="name fewer --replicas, or another --partition",
+            f"to grow like that takes {format_count(asked.nodes, 'node')} more, and {where} has {most}",
+            hint="use fewer --replicas, or another --partition",
         )
 
 
-def refused_elsewhere(error: SchedulerRefusedError, asked: ResourceSpec) -> SchedulerRefusedError:
+def add_excluded_nodes_hint(error: SchedulerRefusedError, asked: ResourceSpec) -> SchedulerRefusedError:
     """Return the error with the nodes that a satellite job leaves out, for they may be the reason.
 
     It leaves out those that the run has, and those of resources.exclude.
@@ -93,29 +93,27 @@ def refused_elsewhere(error: SchedulerRefusedError, asked: ResourceSpec) -> Sche
     if not asked.exclude:
         return error
     left_out = f"it leaves out {asked.exclude}, which the run has or excludes"
-    hint = f"{left_out}: no other node may be free for it; {error.hint}"
+    hint = f"{left_out}: perhaps no other node is free; {error.hint}"
     return SchedulerRefusedError(error.message, hint=hint)
 
 
-def plan_growth(selection: Selection, order: GrowOrder, context: Context) -> Growth:
+def plan_run_growth(selection: Selection, order: GrowOrder, context: Context) -> Growth:
     """Return what `grow_run` would submit if nothing stands ready; asks and changes nothing."""
-    record = _growing(selection, order, context)
-    planned = plan_satellite(selection.launch, record.index, order, context)
+    record = _find_growable_run(selection, order, context)
+    planned = plan_satellite_job(selection.launch, record.index, order, context)
     return Growth(record=record, answer=None, satellite=planned)
 
 
-def shrink_run(
-    selection: Selection, replicas: int, context: Context
-) -> tuple[RunRecord, ResizeAnswer]:
+def shrink_run(selection: Selection, replicas: int, context: Context) -> tuple[RunRecord, ResizeAnswer]:
     """Have the selected run continue with this many replicas at its next boundary.
 
     Raises UsageError if it cannot, RunError if it ends meanwhile or its supervisor does not answer.
     """
-    record = _resizable(selection, replicas, context, "shrunk")
-    return record, _asked(selection.launch, record, Resize.shrink, replicas, context)
+    record = _find_resizable_run(selection, replicas, context, "shrunk")
+    return record, _ask_supervisor_to_resize(selection.launch, record, Resize.shrink, replicas, context)
 
 
-def _resizable(selection: Selection, replicas: int, context: Context, asked: str) -> RunRecord:
+def _find_resizable_run(selection: Selection, replicas: int, context: Context, asked: str) -> RunRecord:
     launch = selection.launch
     if launch.cluster.kind is not ClusterKind.slurm:
         raise UsageError(
@@ -125,14 +123,14 @@ def _resizable(selection: Selection, replicas: int, context: Context, asked: str
             "resources.tasks_per_node",
         )
     if replicas < 1:
-        raise UsageError(f"--replicas is {replicas}; it is 1 or more")
-    return running_run(selection, context, asked).record
+        raise UsageError(f"--replicas is {replicas}; it must be 1 or more")
+    return find_single_running_run(selection, context, asked).record
 
 
-def _growing(selection: Selection, order: GrowOrder, context: Context) -> RunRecord:
+def _find_growable_run(selection: Selection, order: GrowOrder, context: Context) -> RunRecord:
     """Return the run that is to grow; raises UsageError if it cannot."""
-    record, launch = _resizable(selection, order.replicas, context, "grown"), selection.launch
-    if read_launch_history(launch).job_of(record.index).shared_job is not None:
+    record, launch = (_find_resizable_run(selection, order.replicas, context, "grown"), selection.launch)
+    if read_launch_history(launch).find_job_of_run(record.index).shared_job is not None:
         raise UsageError(
             f"run {record.id} shares its Slurm job with other runs, and has one node or less",
             hint="only a run with a job of its own grows: launch without sweep.runs_per_job",
@@ -140,19 +138,15 @@ def _growing(selection: Selection, order: GrowOrder, context: Context) -> RunRec
     return record
 
 
-def _asked(
+def _ask_supervisor_to_resize(
     launch: Launch, record: RunRecord, resize: Resize, replicas: int, context: Context
 ) -> ResizeAnswer:
     """Return the supervisor's answer; raises UsageError if it refuses."""
     paths = launch.paths.run(record.index).attempt(record.attempt)
     request = ResizeRequest(
-        id=request_name(context),
-        at=context.now(),
-        host=this_host(),
-        resize=resize,
-        replicas=replicas,
+        id=create_request_name(context), at=context.now(), host=this_host(), resize=resize, replicas=replicas
     )
-    answer = ask_run(resize_mailbox(paths), request, launch, record, context)
+    answer = ask_supervisor_and_wait(resize_mailbox(paths), request, launch, record, context)
     if answer.refused is not None:
         raise UsageError(f"run {record.id} cannot {resize}: {answer.refused}")
     return answer

@@ -15,20 +15,20 @@ from hpckit.model.events import AgentJoined, Event, JobAdded, NodeLost, Satellit
 from hpckit.model.history import LaunchHistory
 from hpckit.model.plan import JobSpec
 from hpckit.model.states import BaseState
-from hpckit.operations.add_job import PATIENCE, alone
-from hpckit.operations.frozen_script import rendered
-from hpckit.operations.service_jobs import hand_in
-from hpckit.operations.submit import SBATCH_LIMIT, slurm_commands
-from hpckit.planning.jobs.service_jobs import SatelliteOrder, satellite_job
-from hpckit.planning.recovery.ledger import read_ledger
-from hpckit.planning.recovery.run_size import size_of
-from hpckit.record.attempts import latest_attempt
-from hpckit.record.counted_events import counted_events
-from hpckit.record.launch_events import record_event
-from hpckit.record.launches import Launch, load_launch, load_settings, read_launch_history
+from hpckit.operations.add_job import PATIENCE, lock_launch_for_adding_jobs
+from hpckit.operations.frozen_script import render_frozen_script
+from hpckit.operations.service_jobs import add_and_submit_job
+from hpckit.operations.submit import SBATCH_LIMIT, require_slurm_commands
+from hpckit.planning.jobs.service_jobs import SatelliteOrder, build_satellite_job
+from hpckit.planning.recovery.ledger import build_ledger_from_events
+from hpckit.planning.recovery.run_size import build_run_size
+from hpckit.record.attempts import latest_attempt_number
+from hpckit.record.counted_events import read_events_for_restart_budget
+from hpckit.record.launch_events import record_launch_event
+from hpckit.record.launches import Launch, load_launch, load_run_settings, read_launch_history
 from hpckit.record.store import read_events
-from hpckit.slurm.cancel import cancel
-from hpckit.slurm.query import observe
+from hpckit.slurm.cancel import cancel_jobs
+from hpckit.slurm.query import observe_jobs
 from hpckit.values import dataclass
 
 
@@ -54,31 +54,31 @@ class SatellitePlan:
     script: str
 
 
-def plan_satellite(
+def plan_satellite_job(
     launch: Launch, run: int, order: GrowOrder, context: Context, *, lost_too: bool = False
 ) -> SatellitePlan:
     """Return the job that brings a run `replicas` more replicas; raises TemplateError.
 
     It may get nodes that the run has lost only with `lost_too`.
     """
-    settings, _ = load_settings(launch, run)
+    settings, _ = load_run_settings(launch, run)
     paths, history = launch.paths.run(run), read_launch_history(launch)
-    told = tuple(read_events(paths.attempt(latest_attempt(paths.attempts)).events))
-    whole, idle = size_of(settings).replica_nodes, order.idle_nodes
+    told = tuple(read_events(paths.attempt(latest_attempt_number(paths.attempts)).events))
+    whole, idle = build_run_size(settings).replica_nodes, order.idle_nodes
     if idle:
         arrived = Counter(event.satellite for event in told if isinstance(event, AgentJoined))
         # Of these, nodes have yet to come, or never do.
         expected = {
             job: one
-            for job, one in _accepted(history, run).items()
+            for job, one in _list_accepted_satellites(history, run).items()
             if arrived[job] < one.resources.nodes
         }
-        idle = max(0, idle - _spoken_for(expected, whole, launch, context))
-    past = read_ledger(counted_events(launch, run, history=history))
-    excluded = (past.without_losses() if lost_too else past).excluded(
+        idle = max(0, idle - _count_reserved_idle_nodes(expected, whole, launch, context))
+    past = build_ledger_from_events(read_events_for_restart_budget(launch, run, history=history))
+    excluded = (past.without_node_loss_failures() if lost_too else past).list_nodes_failing_too_often(
         settings.recovery, context.now()
     )
-    taken = _taken(told, lost_too=lost_too)
+    taken = _list_nodes_of_attempt(told, lost_too=lost_too)
     wanted = SatelliteOrder(
         replicas=order.replicas,
         nodes=order.replicas * whole - idle,
@@ -88,18 +88,13 @@ def plan_satellite(
         timeout=order.timeout,
         warn_s=settings.runtime.save_before_timeout_s or 60.0,
     )
-    like = history.job_of(run)
-    job = satellite_job(launch.id, run, index=len(launch.jobs), like=like, order=wanted)
-    return SatellitePlan(job=job, script=rendered(launch, job, context))
+    like = history.find_job_of_run(run)
+    job = build_satellite_job(launch.id, run, index=len(launch.jobs), like=like, order=wanted)
+    return SatellitePlan(job=job, script=render_frozen_script(launch, job, context))
 
 
-def submit_satellite(
-    launch: Launch,
-    run: int,
-    order: GrowOrder,
-    context: Context,
-    *,
-    patience: timedelta = SBATCH_LIMIT,
+def submit_satellite_job(
+    launch: Launch, run: int, order: GrowOrder, context: Context, *, patience: timedelta = SBATCH_LIMIT
 ) -> tuple[SatellitePlan, str]:
     """Submit the job that brings a run `replicas` more replicas; return it, and Slurm's id.
 
@@ -107,37 +102,39 @@ def submit_satellite(
     those that are up again. Waits up to `patience` for other processes that add jobs. Raises
     HeldError, SchedulerError, TemplateError.
     """
-    with alone(launch, context, patience=patience) as fresh:
-        planned = plan_satellite(fresh, run, order, context)
+    with lock_launch_for_adding_jobs(launch, context, patience=patience) as fresh:
+        planned = plan_satellite_job(fresh, run, order, context)
         try:
-            return planned, _handed_in(fresh, planned, context)
+            return planned, _submit_planned_job(fresh, planned, context)
         except SchedulerRefusedError:
             now = load_launch(launch.folder)
-            again = plan_satellite(now, run, order, context, lost_too=True)
+            again = plan_satellite_job(now, run, order, context, lost_too=True)
             if again.job.resources.exclude == planned.job.resources.exclude:
                 raise
-            return again, _handed_in(now, again, context)
+            return again, _submit_planned_job(now, again, context)
 
 
-def _handed_in(launch: Launch, planned: SatellitePlan, context: Context) -> str:
-    return hand_in(launch, JobAdded(at=context.now(), job=planned.job, after=()), context)
+def _submit_planned_job(launch: Launch, planned: SatellitePlan, context: Context) -> str:
+    return add_and_submit_job(launch, JobAdded(at=context.now(), job=planned.job, after=()), context)
 
 
-def regrow(launch: Launch, run: int, order: GrowOrder, context: Context) -> tuple[str, int] | None:
+def replace_lost_replicas(
+    launch: Launch, run: int, order: GrowOrder, context: Context
+) -> tuple[str, int] | None:
     """Submit the satellite of a run that lost replicas; return Slurm's id, and how many nodes.
 
     For a supervisor, which continues whatever comes of it: None if it fails, and then the reason is
     printed on standard error.
     """
     try:
-        planned, job = submit_satellite(launch, run, order, context, patience=PATIENCE)
+        planned, job = submit_satellite_job(launch, run, order, context, patience=PATIENCE)
     except (HpckitError, OSError) as error:
         context.note(f"warning: run {launch.runs[run].id} gets no satellite: {error}")
         return None
     return job, planned.job.resources.nodes
 
 
-def drop_satellites(launch: Launch, run: int, context: Context) -> tuple[str, ...]:
+def cancel_waiting_satellites(launch: Launch, run: int, context: Context) -> tuple[str, ...]:
     """Cancel the satellites of a run that has ended while they waited; return their jobs.
 
     For a supervisor, whose run has ended whatever comes of it: if Slurm does not answer, the reason
@@ -145,42 +142,44 @@ def drop_satellites(launch: Launch, run: int, context: Context) -> tuple[str, ..
     run end with the run.
     """
     try:
-        return _dropped(load_launch(launch.folder), run, context)
+        return _cancel_waiting_jobs(load_launch(launch.folder), run, context)
     except (HpckitError, OSError) as error:
         context.note(f"warning: satellites of {launch.runs[run].id} may still be queued: {error}")
         return ()
 
 
-def _dropped(launch: Launch, run: int, context: Context) -> tuple[str, ...]:
+def _cancel_waiting_jobs(launch: Launch, run: int, context: Context) -> tuple[str, ...]:
     history = read_launch_history(launch)
-    jobs = _accepted(history, run)
+    jobs = _list_accepted_satellites(history, run)
     if not jobs:
         return ()
-    commands = slurm_commands(launch.cluster.bin_dir, context)
-    seen = observe(list(jobs), commands, context.now())
+    commands = require_slurm_commands(launch.cluster.bin_dir, context)
+    seen = observe_jobs(list(jobs), commands, context.now())
     waiting = tuple(job for job, one in seen.items() if one.state.base is BaseState.pending)
     if waiting:
-        cancel(waiting, commands)
+        cancel_jobs(waiting, commands)
     for job in waiting:
         message = "no longer needed: the run has ended, and it was cancelled while it waited"
         dropped = SubmitRefused(at=context.now(), job_index=jobs[job].index, message=message)
-        record_event(launch.paths, dropped)
+        record_launch_event(launch.paths, dropped)
     return waiting
 
 
-def _accepted(history: LaunchHistory, run: int) -> dict[str, JobSpec]:
+def _list_accepted_satellites(history: LaunchHistory, run: int) -> dict[str, JobSpec]:
     """Return the satellites of a run by Slurm's id."""
     jobs = (history.jobs[index] for index in history.satellites.get(run, ()))
     return {history.accepted[job.index]: job for job in jobs if job.index in history.accepted}
 
 
-def _spoken_for(
+def _count_reserved_idle_nodes(
     expected: Mapping[str, JobSpec], replica_nodes: int, launch: Launch, context: Context
 ) -> int:
     """Return how many idle nodes will complete a replica with satellites that have yet to come."""
     if not expected:
         return 0
-    seen = observe(list(expected), slurm_commands(launch.cluster.bin_dir, context), context.now())
+    seen = observe_jobs(
+        list(expected), require_slurm_commands(launch.cluster.bin_dir, context), context.now()
+    )
     coming = [expected[job] for job, one in seen.items() if not one.state.ended]
     return sum(
         satellite.satellite.replicas * replica_nodes - satellite.resources.nodes
@@ -189,7 +188,7 @@ def _spoken_for(
     )
 
 
-def _taken(told: Sequence[Event], *, lost_too: bool) -> Sequence[str]:
+def _list_nodes_of_attempt(told: Sequence[Event], *, lost_too: bool) -> Sequence[str]:
     """Return the nodes of an attempt, with `lost_too` without those that it lost."""
     nodes: dict[str, None] = {}
     for event in told:

@@ -14,13 +14,13 @@ from itertools import islice
 
 from hpckit.model.command import (
     MPI_CURE,
-    commands_of,
-    invocation,
-    shell_commands,
-    shell_line,
-    unwrapped,
+    extract_code_passed_to_shell,
+    list_inner_commands,
+    parse_invocation,
+    parse_shell_commands,
+    strip_command_wrappers,
 )
-from hpckit.model.finding import Finding, error, warning
+from hpckit.model.finding import Finding, build_error_finding, build_warning_finding
 from hpckit.model.launch import Resources
 from hpckit.patterns import lazy_pattern
 
@@ -62,85 +62,89 @@ _CHOOSES = lazy_pattern(r"RANK|PROCID|LOCALID|NODEID|NODENAME|(?i:\bhostname)")
 """In a line for a shell: it may start the launcher in one rank only."""
 
 
-def command_slips(
+def find_command_mistakes(
     words: Sequence[str], resources: Resources, keys: Collection[str] = ()
 ) -> Iterator[Finding]:
     """Yield what is wrong with the words of a command; `keys` are the configuration's, dotted.
 
     A placeholder that a script fills in itself, such as `--format {epoch}.pt`, gives no warning.
     """
-    started = invocation(words)
+    started = parse_invocation(words)
     for word in words[1:]:
         if word in _OF_LAUNCH:
-            yield warning(
+            yield build_warning_finding(
                 "command",
                 word,
-                f"{word} stands behind --, and so is a word of the command",
+                f"{word} comes after --, so it is part of the command",
                 f"if it is meant for hpckit: hpckit launch {word} -- …",
             )
     if started.code is None:
-        yield from _shell_signs(words)
-        yield from _placeholders(words, keys)
+        yield from _warn_about_shell_syntax(words)
+        yield from _warn_about_unfilled_placeholders(words, keys)
     elif started.is_shell:
-        yield from _placeholders(words, None)
-    line = shell_line(unwrapped(words)) or ""
-    yield from _pipes(words, line)
+        yield from _warn_about_unfilled_placeholders(words, None)
+    line = extract_code_passed_to_shell(strip_command_wrappers(words)) or ""
+    yield from _warn_about_hidden_pipe_failures(words, line)
     chosen = _CHOOSES.search(line) is not None
-    for command in commands_of(words):
-        yield from _launchers(command, resources, chosen=chosen)
+    for command in list_inner_commands(words):
+        yield from _find_nested_launcher_problem(command, resources, chosen=chosen)
 
 
-def _pipes(words: Sequence[str], line: str) -> Iterator[Finding]:
+def _warn_about_hidden_pipe_failures(words: Sequence[str], line: str) -> Iterator[Finding]:
     """Yield a warning of a pipe in a shell's line that hides how a program in front of it ended."""
     if "pipefail" in " ".join(words) or "PIPESTATUS" in line:
         return
-    parts = (part for part, sign in shell_commands(line) if sign in _PIPES)
-    starts = (invocation(inner) for part in parts for inner in commands_of(part) if _trains(inner))
+    parts = (part for part, sign in parse_shell_commands(line) if sign in _PIPES)
+    starts = (
+        parse_invocation(inner)
+        for part in parts
+        for inner in list_inner_commands(part)
+        if _may_start_training(inner)
+    )
     for program in islice((started.program for started in starts), 1):
-        yield warning(
+        yield build_warning_finding(
             "command",
             line,
-            f"a pipe ends as its last program does: if {program} fails, the run is completed",
+            f"a pipe ends like its last program: if {program} fails, the run still completes",
             "leave the pipe out, as hpckit keeps what is printed (hpckit logs); or begin the "
             "line, for bash, with: set -o pipefail;",
         )
 
 
-def _trains(words: Sequence[str]) -> bool:
+def _may_start_training(words: Sequence[str]) -> bool:
     """Whether a command starts a Python, a launcher or a script, and no tool such as `cat`."""
-    started = invocation(words)
-    known = started.is_python or started.script or _launcher(words)[0]
+    started = parse_invocation(words)
+    known = started.is_python or started.script or _find_launcher_and_arguments(words)[0]
     return bool(known or _OTHER_PROGRAM.match(words[0]))
 
 
-def _shell_signs(words: Sequence[str]) -> Iterator[Finding]:
-    if invocation(words).program in _OWN_SIGNS:
+def _warn_about_shell_syntax(words: Sequence[str]) -> Iterator[Finding]:
+    if parse_invocation(words).program in _OWN_SIGNS:
         return
-    sign = next(filter(_is_sign, words[1:]), None)
+    sign = next(filter(_is_shell_operator, words[1:]), None)
     variables = (word for word in words if _VARIABLE.search(_DOTTED.sub("", word)))
     found = sign or next(variables, None)
     if found is not None:
-        yield warning(
+        yield build_warning_finding(
             "command",
             found,
-            f"{found} in command stays as it is: no shell reads it",
-            _shell_cure(words, found),
+            f"{found} in command is not expanded: no shell reads it",
+            _suggest_wrapping_in_shell(words, found),
         )
     elif _ASSIGNMENT.match(words[0]):
         name, _, value = words[0].partition("=")
-        yield warning(
+        yield build_warning_finding(
             "command",
             words[0],
-            f"{words[0]} in command is taken for a program: no shell reads it",
-            f"set the variable in the configuration, env.{name}={value}; or put the word env "
-            "before it",
+            f"{words[0]} in command is taken as the program: no shell reads the command",
+            f"set the variable in the configuration, env.{name}={value}; or put the word env before it",
         )
 
 
-def _shell_cure(words: Sequence[str], found: str) -> str:
-    line = " ".join(word if _is_sign(word) else _quoted(word) for word in words)
+def _suggest_wrapping_in_shell(words: Sequence[str], found: str) -> str:
+    line = " ".join(word if _is_shell_operator(word) else _quote_shell_word(word) for word in words)
     line = line if _PIPES.isdisjoint(words) else f"set -o pipefail; {line}"
-    cure = f"let one read it: hpckit launch -- bash -c {shlex.quote(line)}"
+    cure = f"use a shell: hpckit launch -- bash -c {shlex.quote(line)}"
     variable = _VARIABLE.search(found)
     if variable is None or variable[1] is None:
         return cure
@@ -148,37 +152,38 @@ def _shell_cure(words: Sequence[str], found: str) -> str:
     return f"{cure}; or insert your own value at launch: ${{oc.env:{name}}}"
 
 
-def _quoted(word: str) -> str:
+def _quote_shell_word(word: str) -> str:
     # A shell still has to expand variables.
     if not _VARIABLE.search(word):
         return shlex.quote(word)
     return word if _PLAIN.fullmatch(word) else '"' + re.sub(r'(["\\`])', r"\\\1", word) + '"'
 
 
-def _is_sign(word: str) -> bool:
+def _is_shell_operator(word: str) -> bool:
     return word in _SIGNS or (word.endswith(";") and not re.search(r"\s", word))
 
 
-def _placeholders(words: Sequence[str], keys: Collection[str] | None) -> Iterator[Finding]:
+def _warn_about_unfilled_placeholders(
+    words: Sequence[str], keys: Collection[str] | None
+) -> Iterator[Finding]:
     """Yield what looks like a configured value; braces only with `keys`: shells expand them."""
     for word in words:
         dotted = _DOTTED.search(word)
         found = [(dotted[0], dotted[1])] if dotted else []
         for braced in _BRACED.finditer(word) if keys is not None else ():
-            key = _meant(braced[1], keys or ())
+            key = _guess_config_key(braced[1], keys or ())
             if key is not None or word.rpartition("=")[2] == braced[0]:
                 found.append((braced[0], key or braced[1]))
         for text, key in found:
-            yield warning(
+            yield build_warning_finding(
                 "command",
                 word,
-                f"{text} in command stays as it is: a value of the configuration is ${{key}}",
+                f"{text} in command is not expanded: a configuration value is written ${{key}}",
                 f"write ${{{key}}}, in quotes that keep your shell from reading it",
             )
 
 
-def _meant(name: str, keys: Collection[str]) -> str | None:
-    """Return the configuration key that a name in braces means, or None."""
+def _guess_config_key(name: str, keys: Collection[str]) -> str | None:
     if name in keys:
         return name
     ends = [key for key in keys if key.endswith(f".{name}")]
@@ -186,24 +191,26 @@ def _meant(name: str, keys: Collection[str]) -> str | None:
     return near[0] if near else None
 
 
-def _launchers(words: Sequence[str], resources: Resources, *, chosen: bool) -> Iterator[Finding]:
-    """Yield a refusal; a warning for srun, which need not start ranks, and for a `chosen` rank."""
-    launcher, given = _launcher(words)
-    own = list(_of_launcher(given))
+def _find_nested_launcher_problem(
+    words: Sequence[str], resources: Resources, *, chosen: bool
+) -> Iterator[Finding]:
+    """Yield an error; just a warning for srun, which may start no ranks, or for a `chosen` rank."""
+    launcher, given = _find_launcher_and_arguments(words)
+    own = list(_list_launcher_options(given))
     starts = launcher and not _ONLY_SAYS.intersection(own)
-    why = _twice(launcher, own, resources) if starts else ""
+    why = _explain_duplicate_ranks(launcher, own, resources) if starts else ""
     if why:
-        say = warning if chosen or launcher == "srun" else error
-        command = _own_words(own, given[len(own) :])
-        cure = _without_launcher(command, own, resources)
+        say = build_warning_finding if chosen or launcher == "srun" else build_error_finding
+        command = _remove_launcher(own, given[len(own) :])
+        cure = _suggest_dropping_launcher(command, own, resources)
         if launcher.partition(".")[0] in _MPI_LAUNCHERS:
             cure = f"for torch, {cure}; {MPI_CURE}" if command else MPI_CURE
         yield say("command", launcher, f"{launcher} {why}", cure)
 
 
-def _launcher(words: Sequence[str]) -> tuple[str, Sequence[str]]:
+def _find_launcher_and_arguments(words: Sequence[str]) -> tuple[str, Sequence[str]]:
     """Return the launcher that a command starts, and the words given to it; empty if none."""
-    started = invocation(words)
+    started = parse_invocation(words)
     given = started.arguments
     name = started.program
     if started.is_python and started.script is not None:
@@ -219,7 +226,7 @@ def _launcher(words: Sequence[str]) -> tuple[str, Sequence[str]]:
     return _MODULES.get(started.module or "", ""), given
 
 
-def _of_launcher(given: Sequence[str]) -> Iterator[str]:
+def _list_launcher_options(given: Sequence[str]) -> Iterator[str]:
     """Yield a launcher's own words: those before the script or module, whose words are its own."""
     valued = False
     for word in given:
@@ -229,28 +236,28 @@ def _of_launcher(given: Sequence[str]) -> Iterator[str]:
         valued = word.startswith("-") and "=" not in word and not _FLAGS.fullmatch(word)
 
 
-def _twice(launcher: str, own: Sequence[str], resources: Resources) -> str:
+def _explain_duplicate_ranks(launcher: str, own: Sequence[str], resources: Resources) -> str:
     """Return why ranks would exist several times, or not find each other; empty if neither."""
     if resources.tasks_per_node > 1:
         return (
-            f"starts its own ranks, in each of the {resources.tasks_per_node} tasks a node that "
-            "hpckit starts: every rank would be there several times"
+            f"starts its own ranks, in each of the {resources.tasks_per_node} tasks per node that "
+            "hpckit starts: every rank would exist several times"
         )
     if resources.nodes > 1 and launcher.partition(".")[0] in _RANK_LAUNCHERS:
         return (
             f"starts its own ranks on all nodes, from each of the {resources.nodes} nodes: every "
-            "rank would be there several times"
+            "rank would exist several times"
         )
     meets = any(word.startswith(_MEETING) for word in own) and "--standalone" not in own
     if resources.nodes > 1 and not meets:
         return (
-            f"starts its own ranks on each of the {resources.nodes} nodes, and is not told of the "
-            "other nodes: each would train alone"
+            f"starts its own ranks on each of the {resources.nodes} nodes, and does not know the "
+            "other nodes: each node would train alone"
         )
     return ""
 
 
-def _without_launcher(command: Sequence[str], own: Sequence[str], resources: Resources) -> str:
+def _suggest_dropping_launcher(command: Sequence[str], own: Sequence[str], resources: Resources) -> str:
     line = " ".join(map(shlex.quote, command or ("python", "train.py")))
     stated = _RANKS_A_NODE.search(" ".join(own))
     ranks = int(stated[1]) if stated else resources.tasks_per_node
@@ -261,10 +268,10 @@ def _without_launcher(command: Sequence[str], own: Sequence[str], resources: Res
     )
 
 
-def _own_words(own: Sequence[str], behind: Sequence[str]) -> Sequence[str]:
+def _remove_launcher(own: Sequence[str], behind: Sequence[str]) -> Sequence[str]:
     """Return the command without its launcher; empty if that is not easy to read."""
     if own and own[-1] in {"-m", "--module"}:
         return ["python", "-m", *behind]
     if behind and behind[0].endswith(".py"):
         return ["python", *behind]
-    return behind if behind and invocation(behind).is_python else ()
+    return behind if behind and parse_invocation(behind).is_python else ()

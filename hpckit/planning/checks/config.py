@@ -10,9 +10,9 @@ import difflib
 from collections.abc import Sequence
 
 from hpckit.errors import ConfigError
-from hpckit.model.cluster.gpus_asked import cpus_of_task
-from hpckit.model.command import command_words
-from hpckit.model.counted import ranges
+from hpckit.model.cluster.gpus_asked import count_cpus_per_rank
+from hpckit.model.command import split_command
+from hpckit.model.counted import format_ranges
 from hpckit.model.failure import RESTARTABLE
 from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, LaunchConfig, Recovery, Resources
 from hpckit.model.parallel.layout import MOST_RANKS
@@ -20,17 +20,16 @@ from hpckit.model.plan import SweepPoint
 from hpckit.model.profile import MOST_RANKS as MOST_PROFILED
 from hpckit.model.settings import VARIABLE, Observe, Profile
 from hpckit.patterns import lazy_pattern
-from hpckit.planning.checks.values import check_values
-from hpckit.planning.fallback import check_min_nodes
-from hpckit.planning.faults import plan_faults
-from hpckit.planning.jobs.shared_jobs import check_shared_jobs
-from hpckit.planning.layout import once_for_all
-from hpckit.planning.printed_metrics import printed_patterns
-from hpckit.planning.tracker import check_tracker
+from hpckit.planning.checks.values import check_setting_values
+from hpckit.planning.fallback import check_shrinking_to_min_nodes
+from hpckit.planning.faults import parse_planned_faults
+from hpckit.planning.jobs.shared_jobs import check_runs_can_share_job
+from hpckit.planning.layout import cache_by_settings
+from hpckit.planning.printed_metrics import compile_metric_patterns
+from hpckit.planning.tracker import check_tracker_settings
 
 SHARED_KEYS = ("name", "output_dir", "cluster", "code", "budget", "sweep", "notify")
-"""What all runs of one launch share: one folder, one snapshot, one scheduler, one budget and one
-throttle."""
+"""What all runs of one launch share: one folder, one snapshot, one scheduler, one budget and one throttle."""
 
 _ENTRY_POINT = lazy_pattern(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z")
 _SHORTEST_INTERVAL_S = 0.5
@@ -41,7 +40,7 @@ _SWITCHES = lazy_pattern(r"[1-9]\d*(@(\d+-)?\d+(:\d+){0,2})?")
 _VARIABLE = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-def check_points(points: Sequence[SweepPoint]) -> None:
+def check_sweep_points(points: Sequence[SweepPoint]) -> None:
     """Raise ConfigError for the first point that cannot be run as it is."""
     if not points:
         raise ConfigError(
@@ -55,7 +54,7 @@ def check_points(points: Sequence[SweepPoint]) -> None:
                 "snapshot and one scheduler",
                 hint=f"start one launch for each value of {key}, or sweep another key",
             )
-    check = once_for_all(check_settings)
+    check = cache_by_settings(check_settings_are_consistent)
     for index, point in enumerate(points):
         try:
             check(point.settings)
@@ -66,9 +65,9 @@ def check_points(points: Sequence[SweepPoint]) -> None:
             raise ConfigError(where + error.message, hint=error.hint) from error
 
 
-def check_settings(settings: LaunchConfig) -> None:
+def check_settings_are_consistent(settings: LaunchConfig) -> None:
     """Raise ConfigError if the settings of one run are not consistent."""
-    _check_task(settings)
+    _check_entry_point_or_command(settings)
     if settings.resources.tasks_per_node == 0 and settings.cluster.gpus_per_node == 0:
         raise ConfigError(
             "resources.tasks_per_node is 0; in groups such as one_node it follows "
@@ -76,38 +75,37 @@ def check_settings(settings: LaunchConfig) -> None:
             hint="state what the nodes have: cluster.gpus_per_node=N (sinfo -o '%P %G' lists it on "
             "Slurm); or choose resources=cpu",
         )
-    check_values(settings)
-    _check_observe(settings.observe)
+    check_setting_values(settings)
+    _check_observe_settings(settings.observe)
     size = settings.resources.nodes * settings.resources.tasks_per_node
     _check_profile_ranks(settings.observe.profile, size)
-    check_tracker(settings.tracker)
-    _check_notify(settings)
-    _check_variables(settings)
-    _check_ranks(settings.resources, settings.cluster)
-    _check_nodes(settings.resources, settings.cluster)
-    _check_topology(settings.resources)
-    _check_devices(settings.resources, settings.cluster)
-    _check_partition(settings.resources, settings.cluster)
-    _check_weights(settings.checkpoint)
-    check_min_nodes(settings)
-    plan_faults(settings.chaos)
-    _check_restarts(settings.recovery)
-    _check_lead(settings)
-    check_shared_jobs(settings)
+    check_tracker_settings(settings.tracker)
+    _check_notify_settings(settings)
+    _check_env_variables(settings)
+    _refuse_too_many_ranks(settings.resources, settings.cluster)
+    _check_node_counts(settings.resources, settings.cluster)
+    _check_switches_and_segment(settings.resources)
+    _check_gpus_and_cpus(settings.resources, settings.cluster)
+    _check_partition_is_known(settings.resources, settings.cluster)
+    _refuse_relative_weights_path(settings.checkpoint)
+    check_shrinking_to_min_nodes(settings)
+    parse_planned_faults(settings.chaos)
+    _check_restart_limits(settings.recovery)
+    _check_save_before_timeout(settings)
+    check_runs_can_share_job(settings)
 
 
-def _check_observe(observe: Observe) -> None:
-    """Refuse measurements that cannot be made."""
-    printed_patterns(observe.printed_metrics)
+def _check_observe_settings(observe: Observe) -> None:
+    compile_metric_patterns(observe.printed_metrics)
     if observe.interval_s and observe.interval_s < _SHORTEST_INTERVAL_S:
         raise ConfigError(
-            f"observe.interval_s is {observe.interval_s:g}; it has to be at least "
+            f"observe.interval_s is {observe.interval_s:g}; it must be at least "
             f"{_SHORTEST_INTERVAL_S:g}, or 0",
             hint="observe=deep measures every second, observe=off not at all",
         )
     if observe.row_s < observe.interval_s:
         raise ConfigError(
-            f"observe.row_s is {observe.row_s:g}; it has to be at least observe.interval_s, which "
+            f"observe.row_s is {observe.row_s:g}; it must be at least observe.interval_s, which "
             f"is {observe.interval_s:g}",
             hint="a row holds the samples of that time: observe.row_s=30",
         )
@@ -118,38 +116,36 @@ def _check_profile_ranks(profile: Profile, world_size: int) -> None:
     ranks = set(profile.ranks)
     if not 0 < len(ranks) <= MOST_PROFILED or min(ranks) < 0:
         raise ConfigError(
-            f"observe.profile.ranks is {profile.ranks}; it names 1 to {MOST_PROFILED} ranks, from "
-            "0",
+            f"observe.profile.ranks is {profile.ranks}; it takes 1 to {MOST_PROFILED} ranks, from 0",
             hint="observe.profile.ranks=[0,3]",
         )
     unknown = sorted(rank for rank in ranks if rank >= world_size)
-    if profile.planned and unknown:
+    if profile.is_profiling_planned and unknown:
         raise ConfigError(
-            f"observe.profile.ranks names rank {ranges(unknown)}; the run has {world_size}, "
+            f"observe.profile.ranks names rank {format_ranges(unknown)}; the run has {world_size}, "
             "numbered from 0",
             hint=f"observe.profile.ranks=[0], or any below {world_size}",
         )
 
 
-def _check_restarts(recovery: Recovery) -> None:
+def _check_restart_limits(recovery: Recovery) -> None:
     for name, count in recovery.restarts.items():
         if name not in RESTARTABLE:
             near = difflib.get_close_matches(name, RESTARTABLE, n=1)
             raise ConfigError(
-                f"recovery.restarts: {name!r} is not a restartable cause; those are "
-                f"{', '.join(RESTARTABLE)}",
+                f"recovery.restarts: {name!r} is not a restartable cause; those are {', '.join(RESTARTABLE)}",
                 hint=f"did you mean recovery.restarts.{near[0]}?"
                 if near
                 else "leave it out, or name one of those",
             )
         if count < 0:
             raise ConfigError(
-                f"recovery.restarts.{name} is {count}; it has to be at least 0",
+                f"recovery.restarts.{name} is {count}; it must be at least 0",
                 hint=f"recovery.restarts.{name}=0 never starts a run again after that",
             )
 
 
-def _check_lead(settings: LaunchConfig) -> None:
+def _check_save_before_timeout(settings: LaunchConfig) -> None:
     """Refuse a run that would leave ahead of its time limit as soon as it has begun."""
     minutes, lead = settings.resources.timeout_min, settings.runtime.save_before_timeout_s
     if settings.cluster.kind is ClusterKind.local or minutes is None or lead < minutes * 60:
@@ -157,12 +153,12 @@ def _check_lead(settings: LaunchConfig) -> None:
     raise ConfigError(
         f"resources.timeout_min is {minutes}, and runtime.save_before_timeout_s is "
         f"{lead:g}: the run would save and leave as soon as it began",
-        hint="ask for more time, or leave later: "
+        hint="ask for more time, or save later: "
         f"runtime.save_before_timeout_s={minutes * 60 // 4} (0: only when Slurm says so)",
     )
 
 
-def _check_weights(checkpoint: Checkpoint) -> None:
+def _refuse_relative_weights_path(checkpoint: Checkpoint) -> None:
     """Refuse a path whose meaning depends on the folder that a rank starts in."""
     path = checkpoint.weights
     if path is not None and not path.startswith(("/", "~")):
@@ -172,43 +168,43 @@ def _check_weights(checkpoint: Checkpoint) -> None:
         )
 
 
-def _check_task(settings: LaunchConfig) -> None:
+def _check_entry_point_or_command(settings: LaunchConfig) -> None:
     if settings.entry_point is not None and settings.command is not None:
         raise ConfigError(
             f"both entry_point={settings.entry_point!r} and command={settings.command!r} are set; "
             "a run has exactly one of them",
-            hint="for a command alone, choose no other experiment: hpckit launch -- python "
-            "train.py, with entry_point=null before -- if a file of yours sets one; for "
+            hint="to run the command, choose no other experiment: hpckit launch -- python "
+            "train.py, with entry_point=null before -- if one of your files sets it; for "
             "the function, leave the command out",
         )
     if settings.command is not None:
-        command_words(settings.command)
+        split_command(settings.command)
     elif settings.entry_point is None:
         raise ConfigError(
             "nothing to run: neither entry_point nor command is set",
             hint="a program: hpckit launch -- python train.py; a function: experiment=function "
             "entry_point=package.module:function; an example: experiment=digits",
         )
-    elif _names_file(settings.entry_point) or not _ENTRY_POINT.match(settings.entry_point):
+    elif _names_python_file(settings.entry_point) or not _ENTRY_POINT.match(settings.entry_point):
         raise ConfigError(
-            f"entry_point {settings.entry_point!r} {_slip_in(settings.entry_point)}",
-            hint=f"write entry_point={_meant(settings.entry_point)}",
+            f"entry_point {settings.entry_point!r} {_explain_bad_entry_point(settings.entry_point)}",
+            hint=f"write entry_point={_guess_entry_point(settings.entry_point)}",
         )
 
 
-def _names_file(text: str) -> bool:
+def _names_python_file(text: str) -> bool:
     return text.partition(":")[0].endswith(".py")
 
 
-def _slip_in(text: str) -> str:
-    if _names_file(text):
-        return "names a file; a module is named without .py, and by dots"
+def _explain_bad_entry_point(text: str) -> str:
+    if _names_python_file(text):
+        return "names a file; write a module without .py, with dots"
     if "/" in text:
-        return "names a path; a module is named by dots"
+        return "names a path; write a module with dots"
     return "is not of the form package.module:function"
 
 
-def _meant(text: str) -> str:
+def _guess_entry_point(text: str) -> str:
     """Return the entry point that a file, a path or a dotted name was probably meant to be."""
     module, colon, function = text.partition(":")
     parts = [part for part in module.removesuffix(".py").replace("/", ".").split(".") if part]
@@ -218,7 +214,7 @@ def _meant(text: str) -> str:
     return meant if _ENTRY_POINT.match(meant) else "train:main for the function main of train.py"
 
 
-def _check_variables(settings: LaunchConfig) -> None:
+def _check_env_variables(settings: LaunchConfig) -> None:
     for key, variables in (("env", settings.env), ("cluster.env", settings.cluster.env)):
         for name, value in variables.items():
             if not _VARIABLE.match(name) or "\0" in value:
@@ -228,7 +224,7 @@ def _check_variables(settings: LaunchConfig) -> None:
                 )
 
 
-def _check_ranks(resources: Resources, cluster: Cluster) -> None:
+def _refuse_too_many_ranks(resources: Resources, cluster: Cluster) -> None:
     """Refuse more ranks than there can be: numbers of ranks are made into lists, and processes."""
     ranks = resources.nodes * resources.tasks_per_node
     if ranks > MOST_RANKS:
@@ -240,24 +236,23 @@ def _check_ranks(resources: Resources, cluster: Cluster) -> None:
         )
     if cluster.kind is ClusterKind.local and ranks > _MOST_LOCAL_RANKS:
         raise ConfigError(
-            f"resources.tasks_per_node={resources.tasks_per_node} would start as many processes "
+            f"resources.tasks_per_node={resources.tasks_per_node} would start that many processes "
             f"on this machine; there can be {_MOST_LOCAL_RANKS} at most",
             hint="take as many as it has GPUs or cores",
         )
 
 
-def _check_nodes(resources: Resources, cluster: Cluster) -> None:
+def _check_node_counts(resources: Resources, cluster: Cluster) -> None:
     local = cluster.kind is ClusterKind.local
     if local and resources.nodes > 1:
         raise ConfigError(
-            f"resources.nodes is {resources.nodes}, but the local executor has this one machine",
+            f"resources.nodes is {resources.nodes}, but the local executor has only this machine",
             hint="here: resources=cpu (one rank), or resources.tasks_per_node for several; else "
             "cluster=slurm",
         )
     if local and resources.spare_nodes:
         raise ConfigError(
-            f"resources.spare_nodes is {resources.spare_nodes}, but the local executor has this "
-            "one machine",
+            f"resources.spare_nodes is {resources.spare_nodes}, but the local executor has only this machine",
             hint="set resources.spare_nodes=0 here, or use cluster=slurm",
         )
     if resources.min_nodes is not None and resources.min_nodes > resources.nodes:
@@ -269,13 +264,12 @@ def _check_nodes(resources: Resources, cluster: Cluster) -> None:
         )
 
 
-def _check_topology(resources: Resources) -> None:
-    """Refuse switches and segments that sbatch would refuse."""
+def _check_switches_and_segment(resources: Resources) -> None:
     switches, segment = resources.switches, resources.segment
     if switches is not None and not _SWITCHES.fullmatch(switches):
         raise ConfigError(
-            f"resources.switches is {switches!r}; it has to be a count, with the longest wait if "
-            "you like, as sbatch writes times",
+            f"resources.switches is {switches!r}; it must be a count, or COUNT@TIME with "
+            "the longest wait, as sbatch writes times",
             hint="for example resources.switches=1, or resources.switches=1@60 for an hour",
         )
     allocated = resources.nodes + resources.spare_nodes
@@ -283,12 +277,11 @@ def _check_topology(resources: Resources) -> None:
         raise ConfigError(
             f"resources.segment is {segment}, which does not divide the {allocated} nodes that are "
             "asked for (resources.nodes and resources.spare_nodes)",
-            hint="choose a divisor, such as the nodes of a replica, or another number of spare "
-            "nodes",
+            hint="choose a divisor, such as the nodes of a replica, or another number of spare nodes",
         )
 
 
-def _check_devices(resources: Resources, cluster: Cluster) -> None:
+def _check_gpus_and_cpus(resources: Resources, cluster: Cluster) -> None:
     stated = cluster.gpus_per_node > 0 or cluster.kind is not ClusterKind.slurm
     if stated and (resources.gpus_per_node or 0) > cluster.gpus_per_node:
         raise ConfigError(
@@ -297,17 +290,17 @@ def _check_devices(resources: Resources, cluster: Cluster) -> None:
             hint="ask for fewer (resources=cpu asks for none), or state what the nodes have: "
             "cluster.gpus_per_node=N",
         )
-    cpus = resources.tasks_per_node * cpus_of_task(resources)
+    cpus = resources.tasks_per_node * count_cpus_per_rank(resources)
     if cluster.cpus_per_node is not None and cpus > cluster.cpus_per_node:
         raise ConfigError(
             f"resources.tasks_per_node={resources.tasks_per_node} with "
-            f"resources.cpus_per_task={cpus_of_task(resources)} needs {cpus} CPUs, but a node of "
-            f"this cluster has {cluster.cpus_per_node} (cluster.cpus_per_node)",
+            f"resources.cpus_per_task={count_cpus_per_rank(resources)} needs {cpus} CPUs, but a "
+            f"node of this cluster has {cluster.cpus_per_node} (cluster.cpus_per_node)",
             hint="ask for fewer, or state what the nodes have: cluster.cpus_per_node=N",
         )
 
 
-def _check_partition(resources: Resources, cluster: Cluster) -> None:
+def _check_partition_is_known(resources: Resources, cluster: Cluster) -> None:
     chosen = resources.partition or cluster.partition
     if chosen is None or not cluster.partitions:
         return
@@ -315,16 +308,14 @@ def _check_partition(resources: Resources, cluster: Cluster) -> None:
         if partition not in cluster.partitions:
             near = difflib.get_close_matches(partition, cluster.partitions, n=1)
             raise ConfigError(
-                f"partition {partition!r} is not one of this cluster's: "
-                f"{', '.join(cluster.partitions)}",
+                f"partition {partition!r} is not one of this cluster's: {', '.join(cluster.partitions)}",
                 hint=f"did you mean resources.partition={near[0]}?"
                 if near
                 else "choose one of them with resources.partition=NAME",
             )
 
 
-def _check_notify(settings: LaunchConfig) -> None:
-    """Raise ConfigError for values that cannot be used."""
+def _check_notify_settings(settings: LaunchConfig) -> None:
     for key, variables in (("env", settings.env), ("cluster.env", settings.cluster.env)):
         if VARIABLE in variables:
             raise ConfigError(
@@ -335,6 +326,6 @@ def _check_notify(settings: LaunchConfig) -> None:
     path = settings.notify.file
     if path is not None and not path.startswith(("/", "~/")):
         raise ConfigError(
-            f"notify.file is {path!r}; it has to begin with / or ~/, as nodes read it, too",
+            f"notify.file is {path!r}; it must begin with / or ~/, because nodes read it, too",
             hint="for example notify.file=~/.config/hpckit/notify, outside the project",
         )

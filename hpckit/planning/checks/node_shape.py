@@ -1,16 +1,15 @@
 """Whether the nodes of a partition have what a job asks of each of its nodes. Pure.
 
-Checks CPUs, memory and generic resources. Values that Slurm did not report never count against a
-launch.
+Checks CPUs, memory and generic resources. Values that Slurm did not report never count against a launch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from hpckit.model.cluster.site import NodeGroup, read_gres
-from hpckit.model.counted import counted
-from hpckit.model.finding import Finding, error
+from hpckit.model.cluster.site import NodeGroup, parse_gres
+from hpckit.model.counted import format_count
+from hpckit.model.finding import Finding, build_error_finding
 from hpckit.model.plan import JobSpec, ResourceSpec, SharedJobSpec
 from hpckit.values import dataclass, replace
 
@@ -31,7 +30,7 @@ class _Need:
     key: str
     value: object
 
-    def of(self, group: NodeGroup) -> float | None:
+    def amount_on_node(self, group: NodeGroup) -> float | None:
         """Return how much of it a node of the group has, null if not known."""
         if self.what == _CPUS:
             return group.cpus or None
@@ -39,9 +38,9 @@ class _Need:
             return group.memory_mb / 1024 if group.memory_mb > _UNSET_MEMORY else None
         return group.gres.get(self.what, 0)
 
-    def fits(self, group: NodeGroup) -> bool:
+    def is_met_by_node(self, group: NodeGroup) -> bool:
         """Whether a node of the group has enough of it."""
-        has = self.of(group)
+        has = self.amount_on_node(group)
         return has is None or self.count <= has
 
     def __str__(self) -> str:
@@ -49,38 +48,39 @@ class _Need:
         return f"{self.count:g} {of}{self.what}"
 
 
-def asks_of_nodes(resources: ResourceSpec) -> bool:
+def asks_for_node_resources(resources: ResourceSpec) -> bool:
     """Whether a job asks its nodes for anything beyond a single CPU."""
-    return bool(_needs(resources))
+    return bool(_list_node_needs(resources))
 
 
-def fits_node(resources: ResourceSpec, node: NodeGroup) -> bool:
+def job_fits_node(resources: ResourceSpec, node: NodeGroup) -> bool:
     """Whether a node has what a job asks of each of its nodes, as far as Slurm tells."""
-    return all(need.fits(node) for need in _needs(resources))
+    return all(need.is_met_by_node(node) for need in _list_node_needs(resources))
 
 
-def shape_findings(name: str, groups: Sequence[NodeGroup], job: JobSpec) -> Iterator[Finding]:
+def find_node_resource_problems(name: str, groups: Sequence[NodeGroup], job: JobSpec) -> Iterator[Finding]:
     """Yield an error for each resource that too few nodes of the partition, `groups`, have."""
     resources, there = job.resources, sum(group.nodes for group in groups)
     if resources.allocated_nodes > there:
         return
-    needs = _needs(resources)
-    lacking = [need for need in needs if _having([need], groups) < resources.allocated_nodes]
+    needs = _list_node_needs(resources)
+    lacking = [need for need in needs if _count_matching_nodes([need], groups) < resources.allocated_nodes]
     for need in lacking:
-        yield _lacks(need, name, groups, job)
-    if not lacking and _having(needs, groups) < resources.allocated_nodes:
+        yield _build_missing_resource_finding(need, name, groups, job)
+    if not lacking and _count_matching_nodes(needs, groups) < resources.allocated_nodes:
         asked = ", ".join(map(str, needs))
-        yield error(
+        yield build_error_finding(
             needs[0].key,
             needs[0].value,
-            f"{counted(resources.allocated_nodes, 'node')} with {asked} each asked for; partition "
-            f"{name} has {_having(needs, groups)} with all of that: {_offer(groups)}",
+            f"{format_count(resources.allocated_nodes, 'node')} with {asked} each asked for; "
+            f"partition {name} has {_count_matching_nodes(needs, groups)} with all of that: "
+            f"{_describe_node_groups(groups)}",
             f"ask for less of one of them, or {_ELSEWHERE}",
         )
 
 
-def _needs(resources: ResourceSpec) -> list[_Need]:
-    needs = list(_devices(resources))
+def _list_node_needs(resources: ResourceSpec) -> list[_Need]:
+    needs = list(_list_gpu_and_gres_needs(resources))
     if resources.mem_gb is not None:
         key = "resources.mem_gb"
         needs.append(_Need(what=_MEMORY, count=resources.mem_gb, key=key, value=resources.mem_gb))
@@ -93,61 +93,67 @@ def _needs(resources: ResourceSpec) -> list[_Need]:
     return needs
 
 
-def _devices(resources: ResourceSpec) -> Iterator[_Need]:
+def _list_gpu_and_gres_needs(resources: ResourceSpec) -> Iterator[_Need]:
     gpus = resources.gpus_per_node
     if gpus:
         yield _Need(what="gpu", count=gpus, key="resources.gpus_per_node", value=gpus)
-    asked = read_gres(resources.gres or "")
+    asked = parse_gres(resources.gres or "")
     for name, count in asked.items():
-        # read_gres also counts by name alone; that adds nothing if a type is requested.
+        # parse_gres also counts by name alone; that adds nothing if a type is requested.
         if not any(other.startswith(f"{name}:") for other in asked):
             yield _Need(what=name, count=count, key="resources.gres", value=resources.gres)
 
 
-def _having(needs: Collection[_Need], groups: Collection[NodeGroup]) -> int:
-    """Return how many nodes have everything that is needed."""
-    return sum(group.nodes for group in groups if all(need.fits(group) for need in needs))
+def _count_matching_nodes(needs: Collection[_Need], groups: Collection[NodeGroup]) -> int:
+    return sum(group.nodes for group in groups if all(need.is_met_by_node(group) for need in needs))
 
 
-def _lacks(need: _Need, name: str, groups: Sequence[NodeGroup], job: JobSpec) -> Finding:
-    having, largest = _having([need], groups), max(need.of(group) or 0 for group in groups)
+def _build_missing_resource_finding(
+    need: _Need, name: str, groups: Sequence[NodeGroup], job: JobSpec
+) -> Finding:
+    having, largest = (
+        _count_matching_nodes([need], groups),
+        max(need.amount_on_node(group) or 0 for group in groups),
+    )
     if having:
-        return error(
+        return build_error_finding(
             need.key,
             need.value,
-            f"{counted(job.resources.allocated_nodes, 'node')} with {need} asked for; partition "
-            f"{name} has {having} such: {_offer(groups)}",
+            f"{format_count(job.resources.allocated_nodes, 'node')} with {need} asked for; "
+            f"partition {name} has {having} such nodes: {_describe_node_groups(groups)}",
             f"lower {need.key} or resources.nodes, or {_ELSEWHERE}",
         )
-    offer = f": {_offer(groups)}" if need.what not in (_CPUS, _MEMORY) else ""
+    offer = f": {_describe_node_groups(groups)}" if need.what not in (_CPUS, _MEMORY) else ""
     amount = f"{largest:.3f}".rstrip("0").rstrip(".") + (" GB" if need.what == _MEMORY else "")
     has = f"the largest node of partition {name} has {amount}{offer}"
     shared = job.shared_job
     if shared is not None:
         own = next(
-            (own_need for own_need in _needs(shared.each) if own_need.what == need.what), None
+            (own_need for own_need in _list_node_needs(shared.each) if own_need.what == need.what), None
         )
         if own is not None and own.count > largest:
-            return _lacks(own, name, groups, replace(job, resources=shared.each, shared_job=None))
-        return error(
+            return _build_missing_resource_finding(
+                own, name, groups, replace(job, resources=shared.each, shared_job=None)
+            )
+        return build_error_finding(
             "sweep.runs_per_job",
             shared.runs_per_job,
-            f"a shared job asks for {_sum(need, job)}; {has}",
-            f"{_fewer(shared, need, largest)}, or {_ELSEWHERE}",
+            f"a shared job asks for {_format_request_sum(need, job)}; {has}",
+            f"{_suggest_fewer_runs(shared, need, largest)}, or {_ELSEWHERE}",
         )
-    return error(
+    return build_error_finding(
         need.key,
         need.value,
-        f"a node is asked for {_sum(need, job)}; {has}",
+        f"a node is asked for {_format_request_sum(need, job)}; {has}",
         f"lower {_LOWER.get(need.what, need.key)}, or {_ELSEWHERE}",
     )
 
 
-def _sum(need: _Need, job: JobSpec) -> str:
+def _format_request_sum(need: _Need, job: JobSpec) -> str:
     """Return how the requested amount adds up: `25 runs x 1 CPU = 25`."""
     each = job.resources if job.shared_job is None else job.shared_job.each
     if need.what == _CPUS:
-        factors = [counted(each.cpus_per_task, "CPU")]
+        factors = [format_count(each.cpus_per_task, "CPU")]
         if each.tasks_per_node > 1:
             factors.insert(0, f"{each.tasks_per_node} tasks")
     elif need.what == _MEMORY:
@@ -155,7 +161,7 @@ def _sum(need: _Need, job: JobSpec) -> str:
     else:
         factors = []
     if job.shared_job is not None:
-        runs = counted(job.shared_job.slots, "run")
+        runs = format_count(job.shared_job.slots, "run")
         if not factors:
             return f"{need} for {runs}"
         factors.insert(0, runs)
@@ -164,13 +170,13 @@ def _sum(need: _Need, job: JobSpec) -> str:
     return factors[0] if factors else str(need)
 
 
-def _fewer(shared: SharedJobSpec, need: _Need, largest: float) -> str:
+def _suggest_fewer_runs(shared: SharedJobSpec, need: _Need, largest: float) -> str:
     fitting = max(1, int(largest * shared.slots // need.count))
     also = f" and sweep.runs_per_gpu={fitting}" if shared.runs_per_gpu > fitting else ""
     return f"set sweep.runs_per_job={fitting}{also} or less"
 
 
-def _offer(groups: Collection[NodeGroup]) -> str:
+def _describe_node_groups(groups: Collection[NodeGroup]) -> str:
     said = (
         f"{group.nodes} with {group.cpus} CPUs "
         f"{group.memory_mb / 1024:.0f} GB "

@@ -10,20 +10,20 @@ from operator import attrgetter
 from typing import Any
 
 from hpckit.errors import UsageError
-from hpckit.model.command import command_words
-from hpckit.model.counted import counted, listed
-from hpckit.model.finding import Finding, warning
+from hpckit.model.command import split_command
+from hpckit.model.counted import format_count, format_short_list
+from hpckit.model.finding import Finding, build_warning_finding
 from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.settings import SizeWord
-from hpckit.model.plain import leaves
+from hpckit.model.plain import iterate_leaf_values
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.model.rank import RANK_VARIABLES
 from hpckit.model.search import Sampler
 from hpckit.model.settings import TrackerKind
 from hpckit.patterns import lazy_pattern
-from hpckit.planning.checks.command_slips import command_slips
-from hpckit.planning.layout import layout_of, shape_of
+from hpckit.planning.checks.command_slips import find_command_mistakes
+from hpckit.planning.layout import get_requested_nodes_and_ranks, plan_run_layout
 
 _SHOWN = 5
 _HARMLESS = frozenset(
@@ -38,35 +38,35 @@ _STAGE = lazy_pattern(r"\A\w+:(?=[^=]*=)")
 """The stage that a word is for."""
 
 
-def plan_slips(plan: LaunchPlan) -> tuple[Finding, ...]:
+def find_plan_mistakes(plan: LaunchPlan) -> tuple[Finding, ...]:
     """Return warnings about a plan, each once."""
-    return tuple(dict.fromkeys(_every_slip(plan)))
+    return tuple(dict.fromkeys(_find_mistakes_with_duplicates(plan)))
 
 
-def _every_slip(plan: LaunchPlan) -> Iterator[Finding]:
-    for run in plan.checked_runs:
+def _find_mistakes_with_duplicates(plan: LaunchPlan) -> Iterator[Finding]:
+    for run in plan.runs_to_check:
         settings = run.settings
         if settings.command is not None:
-            words = command_words(settings.command)
-            yield from command_slips(words, settings.resources, value_keys(run.config))
-        yield from _in_variables(settings)
-        yield from word_slips(settings, (*plan.arguments, *run.overrides))
-        yield from idle_sizes(settings)
+            words = split_command(settings.command)
+            yield from find_command_mistakes(words, settings.resources, list_value_keys(run.config))
+        yield from _warn_about_ineffective_env(settings)
+        yield from find_ineffective_overrides(settings, (*plan.arguments, *run.overrides))
+        yield from warn_about_sizes_without_ranks(settings)
     if plan.cluster.kind is ClusterKind.local:
-        yield from _ignored_here(plan.arguments)
-    yield from _equal_runs(plan)
+        yield from _warn_about_slurm_only_keys(plan.arguments)
+    yield from _warn_about_equal_runs(plan)
 
 
-def value_keys(config: Mapping[str, Any]) -> frozenset[str]:
+def list_value_keys(config: Mapping[str, Any]) -> frozenset[str]:
     """Return the keys of a configuration that hold values, such as `params.lr`."""
-    return frozenset(key for key, _ in leaves(config))
+    return frozenset(key for key, _ in iterate_leaf_values(config))
 
 
-def _in_variables(settings: LaunchConfig) -> Iterator[Finding]:
+def _warn_about_ineffective_env(settings: LaunchConfig) -> Iterator[Finding]:
     for key, variables in (("env", settings.env), ("cluster.env", settings.cluster.env)):
         for name, value in variables.items():
             if name in RANK_VARIABLES:
-                yield warning(
+                yield build_warning_finding(
                     f"{key}.{name}",
                     value,
                     f"{key}.{name} has no effect: each rank gets its own {name} from hpckit",
@@ -74,34 +74,30 @@ def _in_variables(settings: LaunchConfig) -> Iterator[Finding]:
                 )
             if shown := _OF_SHELLS.search(value):
                 variable = "HOME" if shown[0] == "~/" else shown[0].strip("${}")
-                yield warning(
+                yield build_warning_finding(
                     f"{key}.{name}",
                     value,
-                    f"{shown[0]} in {key}.{name} stays as it is: no shell reads it",
+                    f"{shown[0]} in {key}.{name} is not expanded: no shell reads it",
                     f"insert its value at launch: ${{oc.env:{variable}}}; or let each node's shell "
                     f"do it: cluster.setup=['export {name}={value}']",
                 )
 
 
-def _ignored_here(words: Sequence[str]) -> Iterator[Finding]:
+def _warn_about_slurm_only_keys(words: Sequence[str]) -> Iterator[Finding]:
     """Warn about typed overrides for a scheduler; values from files are meant for any cluster."""
     typed = [_STAGE.sub("", word) for word in words]
     keys = [word.lstrip("+").partition("=")[0] for word in typed if "=" in word]
-    given = [
-        key
-        for key in SLURM_ONLY
-        if any(f"{given_key}.".startswith(f"{key}.") for given_key in keys)
-    ]
+    given = [key for key in SLURM_ONLY if any(f"{given_key}.".startswith(f"{key}.") for given_key in keys)]
     if given:
-        yield warning(
+        yield build_warning_finding(
             given[0],
             "",
             f"on this machine nothing reads {', '.join(given)}: there is no scheduler",
-            "with cluster=slurm they count; to prepare the environment here, do it in your shell",
+            "with cluster=slurm they take effect; prepare the environment here in your shell",
         )
 
 
-def _equal_runs(plan: LaunchPlan) -> Iterator[Finding]:
+def _warn_about_equal_runs(plan: LaunchPlan) -> Iterator[Finding]:
     if any(run.settings.sweep.sampler is Sampler.optuna for run in plan.runs):
         return
     alike: dict[str, list[RunSpec]] = {}
@@ -111,26 +107,26 @@ def _equal_runs(plan: LaunchPlan) -> Iterator[Finding]:
     if not equal:
         return
     more = sum(len(runs) - 1 for runs in equal)
-    shown = "; ".join(map(_named, equal[:_SHOWN]))
+    shown = "; ".join(map(_format_run_group, equal[:_SHOWN]))
     rest = f"; and {len(equal) - _SHOWN} more such groups" if len(equal) > _SHOWN else ""
-    yield warning(
+    yield build_warning_finding(
         "sweep",
         " ".join(equal[0][0].overrides),
-        f"{counted(more, 'run')} of this sweep {'is' if more == 1 else 'are'} the same as "
-        f"another one of it: {shown}{rest}",
-        "take values or points out that are there twice, or set different seeds",
+        f"{format_count(more, 'run')} of this sweep {'is' if more == 1 else 'are'} the same as "
+        f"another run of it: {shown}{rest}",
+        "remove duplicate values or points, or set different seeds",
     )
 
 
-def _named(runs: Sequence[RunSpec]) -> str:
-    indices = listed([str(run.index) for run in runs], _SHOWN)
+def _format_run_group(runs: Sequence[RunSpec]) -> str:
+    indices = format_short_list([str(run.index) for run in runs], _SHOWN)
     return f"runs {indices} ({' '.join(runs[-1].overrides)})"
 
 
 _RULES: Sequence[tuple[str, Callable[[LaunchConfig], bool], str, str]] = (
     (
         "observe.profile.ranks",
-        lambda run: not run.observe.profile.planned,
+        lambda run: not run.observe.profile.is_profiling_planned,
         "profiles nothing: no profile is planned",
         (
             "plan one with observe.profile.at_step=100, or ask for one while the run trains: "
@@ -140,14 +136,14 @@ _RULES: Sequence[tuple[str, Callable[[LaunchConfig], bool], str, str]] = (
     (
         "tracker.project",
         lambda run: run.tracker.kind is TrackerKind.none,
-        "names no project: tracker.kind is none",
+        "has no effect: tracker.kind is none",
         "choose tracker=wandb or tracker=mlflow",
     ),
     (
         "notify.file",
         lambda run: not run.notify.events,
-        "gets no notice: notify.events is empty",
-        "say what is told: notify.events=[failed,completed]",
+        "has no effect: notify.events is empty",
+        "choose the events: notify.events=[failed,completed]",
     ),
     (
         "recovery.on_straggler=move",
@@ -157,13 +153,13 @@ _RULES: Sequence[tuple[str, Callable[[LaunchConfig], bool], str, str]] = (
     ),
     (
         "parallel=layout",
-        lambda run: layout_of(run).is_data_parallel and shape_of(run).ranks > 1,
-        "comes with no sizes: it is plain data parallelism, {layout}",
-        "add sizes, such as parallel.shard=2; parallel=none says the same without a question",
+        lambda run: plan_run_layout(run).is_data_parallel and get_requested_nodes_and_ranks(run).ranks > 1,
+        "has no sizes: it is plain data parallelism, {layout}",
+        "add sizes, such as parallel.shard=2, or write parallel=none, which means the same",
     ),
     (
         "parallel=none",
-        lambda run: not layout_of(run).is_data_parallel,
+        lambda run: not plan_run_layout(run).is_data_parallel,
         "comes with sizes that make it {layout}",
         "write parallel=layout for sizes of your own, or leave the sizes out",
     ),
@@ -171,7 +167,7 @@ _RULES: Sequence[tuple[str, Callable[[LaunchConfig], bool], str, str]] = (
 """A typed key, or a word; whether it has no effect in a run; what is wrong then, what to do."""
 
 
-def word_slips(settings: LaunchConfig, words: Sequence[str]) -> Iterator[Finding]:
+def find_ineffective_overrides(settings: LaunchConfig, words: Sequence[str]) -> Iterator[Finding]:
     """Yield a warning for each word of `words` that does not do what it says in this run.
 
     Values from files are not looked at: they are meant for many launches.
@@ -181,18 +177,18 @@ def word_slips(settings: LaunchConfig, words: Sequence[str]) -> Iterator[Finding
         key = named.partition("=")[0]
         word = typed.get(key, "")
         if word and named in {key, word} and is_idle(settings):
-            words = f"{word} {wrong.format(layout=layout_of(settings))}"
-            yield warning(key, word.partition("=")[2], words, remedy)
+            words = f"{word} {wrong.format(layout=plan_run_layout(settings))}"
+            yield build_warning_finding(key, word.partition("=")[2], words, remedy)
 
 
-def idle_sizes(settings: LaunchConfig) -> Iterator[Finding]:
+def warn_about_sizes_without_ranks(settings: LaunchConfig) -> Iterator[Finding]:
     """Yield a warning for each axis that gets no ranks: `parallel=fsdp` with tensor=2 on two."""
-    layout, shape = layout_of(settings), shape_of(settings)
+    layout, shape = plan_run_layout(settings), get_requested_nodes_and_ranks(settings)
     for axis in MeshAxis:
         word = getattr(settings.parallel, axis.value)
         idle = isinstance(word, SizeWord | str) and layout.sizes[axis] == 1 < shape.ranks
         if axis is not MeshAxis.replicate and idle:
-            yield warning(
+            yield build_warning_finding(
                 f"parallel.{axis}",
                 word,
                 f"parallel.{axis}={word} has no effect: the {shape} are all in {layout}",
@@ -200,7 +196,7 @@ def idle_sizes(settings: LaunchConfig) -> Iterator[Finding]:
             )
 
 
-def check_foreground(plan: LaunchPlan, overrides: Sequence[str]) -> None:
+def check_foreground_launch(plan: LaunchPlan, overrides: Sequence[str]) -> None:
     """Raise UsageError if a plan is more than one rank here, or an override is only for Slurm."""
     if plan.stages:
         names = ", ".join(stage.name for stage in plan.stages)
@@ -216,7 +212,7 @@ def check_foreground(plan: LaunchPlan, overrides: Sequence[str]) -> None:
     settings = plan.runs[0].settings
     if plan.cluster.kind is ClusterKind.slurm:
         raise UsageError(
-            "--foreground runs on this machine, and the cluster chosen is Slurm's",
+            "--foreground runs on this machine, and the chosen cluster is Slurm",
             hint="leave cluster=... out, or write cluster=local",
         )
     tasks = settings.resources.tasks_per_node  # this machine is one node; that was checked before
@@ -230,6 +226,5 @@ def check_foreground(plan: LaunchPlan, overrides: Sequence[str]) -> None:
     for key in sorted(typed.intersection(SLURM_ONLY)):
         if key.startswith(("cluster.", "resources.")) and attrgetter(key)(settings):
             raise UsageError(
-                f"--foreground runs on this machine, where nothing reads {key}",
-                hint=f"leave {key}=... out",
+                f"--foreground runs on this machine, where nothing reads {key}", hint=f"leave {key}=... out"
             )

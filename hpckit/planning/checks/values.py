@@ -39,20 +39,20 @@ class _Bound:
     most: float = math.inf
     hint: str = ""
 
-    def check(self, value: float) -> None:
+    def check_value(self, value: float) -> None:
         """Raise ConfigError for a number that is not allowed; nan never is."""
         fits = value > self.least if self.above else value >= self.least
         if fits and value <= self.most:
             return
         least = f"more than {self.least}" if self.above else f"at least {self.least}"
-        also = f", and at most {_text(self.most)}" if self.most < _REAL else ""
+        also = f", and at most {_format_number(self.most)}" if self.most < _REAL else ""
         raise ConfigError(
-            f"{self.key} is {_text(value)}; it has to be {least}{also}",
+            f"{self.key} is {_format_number(value)}; it must be {least}{also}",
             hint=self.hint or f"for example {self.key}={self.usual}",
         )
 
 
-def _text(number: float) -> str:
+def _format_number(number: float) -> str:
     return f"{number:g}" if isinstance(number, float) else str(number)
 
 
@@ -131,37 +131,36 @@ _OF_SLURM = lazy_pattern(
 without a word."""
 
 
-def check_values(settings: LaunchConfig) -> None:
+def check_setting_values(settings: LaunchConfig) -> None:
     """Raise ConfigError for the first value that is not allowed."""
-    _check_bounds(settings, "")
-    _check_power_option(settings.cluster.power_cap_option)
+    _check_number_bounds(settings, "")
+    _check_power_cap_option(settings.cluster.power_cap_option)
 
 
-def check_cluster(cluster: Cluster) -> None:
+def check_cluster_values(cluster: Cluster) -> None:
     """Raise ConfigError for a fact that no site can have: a negative price, no power."""
-    _check_bounds(cluster, "cluster.")
-    _check_power_option(cluster.power_cap_option)
+    _check_number_bounds(cluster, "cluster.")
+    _check_power_cap_option(cluster.power_cap_option)
 
 
-def _check_bounds(values: LaunchConfig | Cluster, section: str) -> None:
+def _check_number_bounds(values: LaunchConfig | Cluster, section: str) -> None:
     for bound in _BOUNDS:
         if bound.key.startswith(section):
             value = attrgetter(bound.key.removeprefix(section))(values)
             if value is not None:
-                bound.check(value)
+                bound.check_value(value)
 
 
-def _check_power_option(option: str | None) -> None:
-    """Refuse what cannot be the option by which a site takes the power of a GPU."""
+def _check_power_cap_option(option: str | None) -> None:
     if option is None:
         return
     if not _LONG_OPTION.fullmatch(option):
         raise ConfigError(
-            f"cluster.power_cap_option={option!r} is no name of an option of sbatch",
+            f"cluster.power_cap_option={option!r} is not the name of an sbatch option",
             hint="write it without --, for example cluster.power_cap_option=gpu-power",
         )
     if _OF_SLURM.fullmatch(option):
         raise ConfigError(
-            f"cluster.power_cap_option={option}: --{option} is Slurm's own, and takes no watts",
+            f"cluster.power_cap_option={option}: --{option} is Slurm's own and sets no watts",
             hint="name the option that your site's plugin adds, as `sbatch --help` lists it",
         )

@@ -10,10 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from hpckit.model.counted import counted
+from hpckit.model.counted import format_count
 from hpckit.model.environment.facts import EnvironmentComparison
-from hpckit.model.environment.torch_version import OLDEST_TORCH, how_to_get, is_older, text_of
-from hpckit.model.finding import Finding, error, warning
+from hpckit.model.environment.torch_version import (
+    OLDEST_TORCH,
+    format_version,
+    is_version_older,
+    suggest_torch_upgrade,
+)
+from hpckit.model.finding import Finding, build_error_finding, build_warning_finding
 from hpckit.patterns import lazy_pattern
 
 LEAST_DRIVER: Mapping[int, tuple[int, ...]] = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}
@@ -23,29 +28,35 @@ _ARCHITECTURE = lazy_pattern(r"(sm|compute)_(\d+)(\d)([af]?)\Z")
 _INSTALL = "pip install torch with an index of a CUDA build, see https://pytorch.org/get-started"
 
 
-def cuda_findings(comparison: EnvironmentComparison) -> Iterator[Finding]:
+def find_cuda_problems(comparison: EnvironmentComparison) -> Iterator[Finding]:
     """Yield what does not fit on the machine that runs would be on.
 
     What only GPUs need is an error if GPUs are asked for, else a warning.
     """
-    yield from _torch(comparison)
+    yield from _find_torch_import_problems(comparison)
     if not comparison.asked.on_cpus:
-        facts, say = comparison.runs, error if comparison.asked.gpus else warning
+        facts, say = (
+            comparison.facts_of_run_machine,
+            build_error_finding if comparison.asked.gpus else build_warning_finding,
+        )
         if facts.torch.cuda == "" and facts.driver.gpus:
             yield say(
                 "torch CUDA",
                 "none",
                 f"torch {facts.torch.version} on {facts.host} is built without CUDA, and the node "
-                f"has {counted(len(facts.driver.gpus), 'GPU')}: it would compute on CPUs",
+                f"has {format_count(len(facts.driver.gpus), 'GPU')}: it would compute on CPUs",
                 _INSTALL,
             )
-        yield from _driver(comparison)
-        yield from _architectures(comparison)
-    yield from _too_few(comparison)
+        yield from _find_driver_too_old_for_torch(comparison)
+        yield from _find_gpus_unsupported_by_torch(comparison)
+    yield from _find_missing_gpus(comparison)
 
 
-def _torch(comparison: EnvironmentComparison) -> Iterator[Finding]:
-    facts, say = comparison.runs, error if comparison.asked.needs_torch else warning
+def _find_torch_import_problems(comparison: EnvironmentComparison) -> Iterator[Finding]:
+    facts, say = (
+        comparison.facts_of_run_machine,
+        build_error_finding if comparison.asked.needs_torch else build_warning_finding,
+    )
     torch = facts.torch
     if torch.installed is False:
         yield say(
@@ -57,7 +68,7 @@ def _torch(comparison: EnvironmentComparison) -> Iterator[Finding]:
             "cluster.python=/path/to/python",
         )
     elif torch.timed_out:
-        yield warning(
+        yield build_warning_finding(
             "torch",
             torch.problem,
             f"whether torch can be imported on {facts.host} is unknown: {torch.problem}",
@@ -72,22 +83,25 @@ def _torch(comparison: EnvironmentComparison) -> Iterator[Finding]:
             f"run `{facts.python.executable} -c 'import torch'` there; a module or a library "
             "path may be missing (cluster.modules, cluster.setup)",
         )
-    elif is_older(torch.version, OLDEST_TORCH):
+    elif is_version_older(torch.version, OLDEST_TORCH):
         yield say(
             "torch",
             torch.version,
             f"torch is {torch.version} on {facts.host}; functions (entry_point) and "
-            f"attach() need {text_of(OLDEST_TORCH)} or newer",
-            how_to_get(OLDEST_TORCH),
+            f"attach() need {format_version(OLDEST_TORCH)} or newer",
+            suggest_torch_upgrade(OLDEST_TORCH),
         )
 
 
-def _driver(comparison: EnvironmentComparison) -> Iterator[Finding]:
-    facts, say = comparison.runs, error if comparison.asked.gpus else warning
-    wanted, found = _numbers(facts.torch.cuda), _numbers(facts.driver.version)
+def _find_driver_too_old_for_torch(comparison: EnvironmentComparison) -> Iterator[Finding]:
+    facts, say = (
+        comparison.facts_of_run_machine,
+        build_error_finding if comparison.asked.gpus else build_warning_finding,
+    )
+    wanted, found = (_parse_version_numbers(facts.torch.cuda), _parse_version_numbers(facts.driver.version))
     if not wanted or not found or (least := LEAST_DRIVER.get(wanted[0])) is None:
         return
-    supported = _numbers(facts.driver.cuda)
+    supported = _parse_version_numbers(facts.driver.cuda)
     # A compatibility package brings a newer CUDA to an old driver; NVML reports that one.
     if found >= least or (supported and supported[0] >= wanted[0]):
         return
@@ -98,37 +112,37 @@ def _driver(comparison: EnvironmentComparison) -> Iterator[Finding]:
         f"the driver on {facts.host} is {facts.driver.version}, and torch "
         f"{facts.torch.version} is built with CUDA {facts.torch.cuda}, which needs "
         f"{dotted} or newer",
-        f"install a torch built with CUDA {_newest(found)}, or ask the site for a newer "
-        "driver or for NVIDIA's package cuda-compat",
+        f"install a torch built with CUDA {_newest_cuda_for_driver(found)}, or ask the site for a "
+        "newer driver or for NVIDIA's package cuda-compat",
     )
 
 
-def _newest(driver: tuple[int, ...]) -> str:
-    """Return the newest CUDA that runs with a driver, in words."""
+def _newest_cuda_for_driver(driver: tuple[int, ...]) -> str:
     able = [major for major, least in LEAST_DRIVER.items() if driver >= least]
     return f"{max(able)}.x" if able else f"older than {min(LEAST_DRIVER)}"
 
 
-def _architectures(comparison: EnvironmentComparison) -> Iterator[Finding]:
-    facts, say = comparison.runs, error if comparison.asked.gpus else warning
+def _find_gpus_unsupported_by_torch(comparison: EnvironmentComparison) -> Iterator[Finding]:
+    facts, say = (
+        comparison.facts_of_run_machine,
+        build_error_finding if comparison.asked.gpus else build_warning_finding,
+    )
     built = facts.torch.architectures
     if not built:
         return
-    for name, capability in sorted(
-        {(gpu.name, gpu.capability or "") for gpu in facts.driver.gpus or ()}
-    ):
-        if capability and not runs_on(capability, built):
+    for name, capability in sorted({(gpu.name, gpu.capability or "") for gpu in facts.driver.gpus or ()}):
+        if capability and not supports_compute_capability(capability, built):
             yield say(
                 "torch architectures",
                 " ".join(built),
                 f"{name} on {facts.host} has compute capability {capability}, and torch "
-                f"{facts.torch.version} is built for {' '.join(built)}: it has no kernels for it",
+                f"{facts.torch.version} is built for {' '.join(built)}: no kernels for this GPU",
                 "install a torch whose build lists it: older releases for older GPUs, a "
                 "newer CUDA for newer ones",
             )
 
 
-def runs_on(capability: str, built: tuple[str, ...]) -> bool:
+def supports_compute_capability(capability: str, built: tuple[str, ...]) -> bool:
     """Return whether a GPU of this compute capability runs code built for these architectures.
 
     Binary code (`sm_86`) runs on the same major version with the same or a later minor one, PTX
@@ -142,7 +156,7 @@ def runs_on(capability: str, built: tuple[str, ...]) -> bool:
         False
 
     """
-    own = _numbers(capability)
+    own = _parse_version_numbers(capability)
     for found in filter(None, map(_ARCHITECTURE.match, built)):
         kind, major, minor, special = found.groups()
         for_gpu = (int(major), int(minor))
@@ -157,28 +171,28 @@ def runs_on(capability: str, built: tuple[str, ...]) -> bool:
     return False
 
 
-def _too_few(comparison: EnvironmentComparison) -> Iterator[Finding]:
-    facts, asked = comparison.runs, comparison.asked.gpus
+def _find_missing_gpus(comparison: EnvironmentComparison) -> Iterator[Finding]:
+    facts, asked = comparison.facts_of_run_machine, comparison.asked.gpus
     if facts.driver.gpus is None or any(gpu.mig for gpu in facts.driver.gpus):
         return
     found = len(facts.driver.gpus)
     if found < asked:
-        driver = "; no driver of NVIDIA is loaded" if facts.driver.version == "" else ""
-        yield error(
+        driver = "; no NVIDIA driver is loaded" if facts.driver.version == "" else ""
+        yield build_error_finding(
             "GPUs",
             found,
-            f"{facts.host} shows the job {counted(found, 'GPU')}, and resources.gpus_per_node is "
-            f"{asked}{driver}",
+            f"{facts.host} shows the job {format_count(found, 'GPU')}, and resources.gpus_per_node "
+            f"is {asked}{driver}",
             "choose a partition with such nodes (resources.partition, resources.constraint), or "
             "ask for fewer GPUs; CUDA_VISIBLE_DEVICES may hide some",
         )
 
 
-def bindings_findings(comparison: EnvironmentComparison) -> Iterator[Finding]:
+def find_old_pynvml(comparison: EnvironmentComparison) -> Iterator[Finding]:
     """Yield a warning for each machine with the old distribution `pynvml`."""
     for facts in filter(None, (comparison.here, comparison.node)):
         if facts.python.old_pynvml is not None:
-            yield warning(
+            yield build_warning_finding(
                 "old pynvml",
                 facts.python.old_pynvml,
                 f"the distribution pynvml {facts.python.old_pynvml} is installed on {facts.host}; "
@@ -187,7 +201,6 @@ def bindings_findings(comparison: EnvironmentComparison) -> Iterator[Finding]:
             )
 
 
-def _numbers(version: str | None) -> tuple[int, ...]:
-    """Return the leading numbers of a version; none of what has none."""
+def _parse_version_numbers(version: str | None) -> tuple[int, ...]:
     found = re.match(r"\d+(\.\d+)*", version or "")
     return tuple(map(int, found[0].split("."))) if found else ()

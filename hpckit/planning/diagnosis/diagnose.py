@@ -31,14 +31,14 @@ class DiagnosisRule:
 RULES = (
     DiagnosisRule(
         kind=VerdictKind.input_bound,
-        find=time_rules.input_bound,
+        find=time_rules.detect_input_bound,
         measured="share of a step in which ranks wait for the next batch, mean over ranks",
         thresholds=("data_share", "steps", "steps_s"),
         remedy="more or faster workers, data on the node's disk, fewer and larger files",
     ),
     DiagnosisRule(
         kind=VerdictKind.communication_bound,
-        find=time_rules.communication_bound,
+        find=time_rules.detect_communication_bound,
         measured=(
             "share of a step in collectives, of the rank that waits least; in NCCL's log, sockets "
             "between nodes with InfiniBand"
@@ -48,43 +48,42 @@ RULES = (
     ),
     DiagnosisRule(
         kind=VerdictKind.compute_bound,
-        find=gpu_rules.compute_bound,
+        find=gpu_rules.detect_compute_bound,
         measured="SM activity of the GPUs in use; without it, their utilization and power",
         thresholds=("high_sm_activity", "high_utilization", "high_power_share", "samples"),
         remedy="none is needed; lower precision, torch.compile or more GPUs are faster",
     ),
     DiagnosisRule(
         kind=VerdictKind.memory_bound,
-        find=gpu_rules.memory_bound,
+        find=gpu_rules.detect_memory_bound,
         measured="used share of memory bandwidth, if larger than that of the tensor cores",
         thresholds=("dram_activity", "samples"),
         remedy="bfloat16, fused kernels, FlashAttention",
     ),
     DiagnosisRule(
         kind=VerdictKind.launch_bound,
-        find=gpu_rules.launch_bound,
+        find=gpu_rules.detect_launch_bound,
         measured="SM activity (without it, utilization) while ranks do their own work",
         thresholds=("own_share", "low_sm_activity", "low_utilization", "samples", "steps"),
-        remedy="larger batches, torch.compile, CUDA graphs, fewer waits for the GPU; more CPUs "
-        "if tasks wait",
+        remedy="larger batches, torch.compile, CUDA graphs, fewer waits for the GPU; more CPUs if tasks wait",
     ),
     DiagnosisRule(
         kind=VerdictKind.gpu_idle,
-        find=gpu_rules.gpu_idle,
+        find=gpu_rules.detect_idle_gpus,
         measured="utilization of each allocated GPU, if no wait of its rank explains it",
         thresholds=("idle_utilization", "explained_share", "samples"),
         remedy="a rank for each GPU, or fewer GPUs",
     ),
     DiagnosisRule(
         kind=VerdictKind.throttled,
-        find=hardware_rules.throttled,
+        find=hardware_rules.detect_throttling,
         measured="share of time with lower clocks for heat, or for the power limit",
         thresholds=("heat_share", "power_share", "samples"),
         remedy="report the node and leave it out; a low power limit is the site's",
     ),
     DiagnosisRule(
         kind=VerdictKind.straggler,
-        find=hardware_rules.straggler,
+        find=hardware_rules.detect_stragglers,
         measured="a rank's own time per step, against the median of its peers'",
         thresholds=(
             *("straggler_excess", "straggler_step_share", "straggler_noise", "window_s"),
@@ -94,21 +93,21 @@ RULES = (
     ),
     DiagnosisRule(
         kind=VerdictKind.checkpoint_overhead,
-        find=time_rules.checkpoint_overhead,
+        find=time_rules.detect_checkpoint_overhead,
         measured="checkpoint stall, as a share of the time on the nodes",
         thresholds=("checkpoint_share", "saves", "run_s"),
         remedy="save less often, or leave that to hpckit; faster storage",
     ),
     DiagnosisRule(
         kind=VerdictKind.restarts,
-        find=time_rules.restarts,
+        find=time_rules.detect_costly_restarts,
         measured="restarts and repeated steps, as a share of the time on the nodes",
         thresholds=("restart_share", "run_s"),
         remedy="save more often, start faster, repair what fails most",
     ),
     DiagnosisRule(
         kind=VerdictKind.overallocated,
-        find=hardware_rules.overallocated,
+        find=hardware_rules.detect_overallocation,
         measured="mean of busy CPUs, peak memory, time of a completed run",
         thresholds=(
             *("cpu_share", "spare_cores", "memory_share", "spare_memory_gb", "time_share"),
@@ -130,12 +129,12 @@ _SEVERITIES = tuple(VerdictSeverity)
 _KINDS = tuple(VerdictKind)
 
 
-def diagnose(evidence: RunEvidence, limits: Thresholds = DEFAULT) -> tuple[Verdict, ...]:
+def diagnose_run(evidence: RunEvidence, limits: Thresholds = DEFAULT) -> tuple[Verdict, ...]:
     """Return the verdicts on a run: the most severe, and then the largest loss, first."""
     rules = [rule for rule in RULES if evidence.trained or rule.kind not in _OF_SPEED]
     found = [verdict for rule in rules for verdict in rule.find(evidence, limits)]
-    return tuple(sorted(found, key=_order))
+    return tuple(sorted(found, key=_verdict_sort_key))
 
 
-def _order(one: Verdict) -> tuple[int, float, int, str]:
+def _verdict_sort_key(one: Verdict) -> tuple[int, float, int, str]:
     return _SEVERITIES.index(one.severity), -one.loss, _KINDS.index(one.kind), one.message

@@ -21,9 +21,7 @@ from hpckit.values import dataclass, field
 
 _NETWORK = lazy_pattern(r"NCCL INFO .*?Using network (\S+)")
 _VERSION = lazy_pattern(r"NCCL version (\S+)")
-_REASON = lazy_pattern(
-    r"NCCL INFO (NET/IB : No device found\.|Failed to open libibverbs\.so[^\n]*)"
-)
+_REASON = lazy_pattern(r"NCCL INFO (NET/IB : No device found\.|Failed to open libibverbs\.so[^\n]*)")
 """What NCCL's own log says of the network that it uses."""
 
 
@@ -44,7 +42,7 @@ class NcclTransport:
         return (self.network or "").lower() == "socket"
 
 
-def read_nccl_log(lines: Iterable[str]) -> NcclTransport:
+def parse_nccl_log(lines: Iterable[str]) -> NcclTransport:
     """Return what the lines say; what is missing is null."""
     network = version = None
     reason = ""
@@ -116,11 +114,10 @@ class HostUse:
 class TimeShares:
     """Where the run's time on its nodes (`running_s`) went, over all attempts.
 
-    `redone_s` are steps that were done twice. `unnoticed_s` is the part of `restart_s` in which a
-    failure was there and not noticed: ranks waited in a hang, or for a time-out. `save_s` is the
-    standstill of one save, `interval_s` the training time between saves, `mtbf_s` the running time
-    per failure. `failures` are counts by cause, most frequent first; `planned` counts the
-    interruptions that were announced.
+    `redone_s` are steps that were done twice. `unnoticed_s` is the part of `restart_s` in which a failure was
+    there and not noticed: ranks waited in a hang, or for a time-out. `save_s` is the standstill of one save,
+    `interval_s` the training time between saves, `mtbf_s` the running time per failure. `failures` are counts
+    by cause, most frequent first; `planned` counts the interruptions that were announced.
     """
 
     running_s: float
@@ -157,10 +154,9 @@ class RunAllocation:
 class RunEvidence:
     """All that is known about one run, by its id.
 
-    `ranks` has one entry for each rank, summed over all its steps after warm-up. `nccl` is what
-    NCCL says of its network. `settings` and `layout` (null if unknown) change remedies alone.
-    `trained` is false before the first
-    step: what GPUs do until then says nothing about the run's speed.
+    `ranks` has one entry for each rank, summed over all its steps after warm-up. `nccl` is what NCCL says of
+    its network. `settings` and `layout` (null if unknown) change remedies alone. `trained` is false before
+    the first step: what GPUs do until then says nothing about the run's speed.
     """
 
     ranks: tuple[RankSteps, ...] = ()
@@ -197,64 +193,60 @@ class StepSummary:
     own_share: float | None
 
 
-def judged_ranks(evidence: RunEvidence, limits: Thresholds) -> list[RankSteps]:
+def list_ranks_with_enough_steps(evidence: RunEvidence, limits: Thresholds) -> list[RankSteps]:
     """Return the ranks with enough steps."""
-    return [
-        rank
-        for rank in evidence.ranks
-        if rank.steps >= limits.steps and rank.seconds >= limits.steps_s
-    ]
+    return [rank for rank in evidence.ranks if rank.steps >= limits.steps and rank.seconds >= limits.steps_s]
 
 
-def step_summary(evidence: RunEvidence, limits: Thresholds) -> StepSummary | None:
+def summarize_steps(evidence: RunEvidence, limits: Thresholds) -> StepSummary | None:
     """Return the summary of the steps of all ranks; None without enough steps."""
-    ranks = judged_ranks(evidence, limits)
+    ranks = list_ranks_with_enough_steps(evidence, limits)
     if not ranks:
         return None
     waits = [rank.waiting_s / rank.seconds for rank in ranks if rank.waiting_s is not None]
-    data_share = ratio((rank.data_s, rank.seconds) for rank in ranks)
-    gpus = judged_gpus(evidence, limits)
+    data_share = ratio_of_sums_where_known((rank.data_s, rank.seconds) for rank in ranks)
+    gpus = list_well_sampled_gpus(evidence, limits)
     own = {rank.gpu for rank in ranks}
-    used = mean(map(busy, [gpu for gpu in gpus if gpu.uuid in own] or gpus)) or 0.0
+    used = mean_of_known(map(gpu_busy_share, [gpu for gpu in gpus if gpu.uuid in own] or gpus)) or 0.0
     return StepSummary(
         ranks=len(ranks),
         step_s=sum(rank.seconds for rank in ranks) / sum(rank.steps for rank in ranks),
         data_share=data_share,
         data_loss=min(data_share or 0.0, max(1 - used, 0.0)),
         least_waiting_share=min(waits) if len(ranks) > 1 and len(waits) == len(ranks) else None,
-        own_share=ratio((rank.computing_s, rank.seconds) for rank in ranks),
+        own_share=ratio_of_sums_where_known((rank.computing_s, rank.seconds) for rank in ranks),
     )
 
 
-def ratio(parts: Iterable[tuple[float | None, float]]) -> float | None:
+def ratio_of_sums_where_known(parts: Iterable[tuple[float | None, float]]) -> float | None:
     """Return the share of known parts in their wholes, each over all; None if none is known."""
     known = [(part, whole) for part, whole in parts if part is not None]
     over = sum(whole for _, whole in known)
     return sum(part for part, _ in known) / over if over > 0 else None
 
 
-def judged_gpus(evidence: RunEvidence, limits: Thresholds) -> list[GpuUse]:
+def list_well_sampled_gpus(evidence: RunEvidence, limits: Thresholds) -> list[GpuUse]:
     """Return the GPUs with enough samples."""
     return [gpu for gpu in evidence.gpus if gpu.samples >= limits.samples]
 
 
-def judged_hosts(evidence: RunEvidence, limits: Thresholds) -> list[HostUse]:
+def list_well_sampled_hosts(evidence: RunEvidence, limits: Thresholds) -> list[HostUse]:
     """Return the nodes with enough samples."""
     return [host for host in evidence.hosts if host.samples >= limits.samples]
 
 
-def cpu_pressure(evidence: RunEvidence, limits: Thresholds) -> float | None:
+def mean_cpu_pressure_if_high(evidence: RunEvidence, limits: Thresholds) -> float | None:
     """Return the mean share of time in which tasks waited for a CPU; None if that is little."""
-    found = mean(host.cpu_pressure for host in judged_hosts(evidence, limits))
+    found = mean_of_known(host.cpu_pressure for host in list_well_sampled_hosts(evidence, limits))
     return found if found is not None and found >= CPU_PRESSURE else None
 
 
-def busy(one: GpuUse) -> float | None:
+def gpu_busy_share(one: GpuUse) -> float | None:
     """Return how busy a GPU is: its utilization, or its SM activity where that is unknown."""
     return one.sm_activity if one.utilization is None else one.utilization
 
 
-def mean(values: Iterable[float | None]) -> float | None:
+def mean_of_known(values: Iterable[float | None]) -> float | None:
     """Return the mean of what is known; None if nothing is."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
@@ -263,7 +255,7 @@ def mean(values: Iterable[float | None]) -> float | None:
 _GB = 1e9
 
 
-def time_shares(account: Goodput) -> TimeShares:
+def build_time_shares(account: Goodput) -> TimeShares:
     """Return where the time of a run went, from its account."""
     parts, measured = account.parts, account.measured
     failures = sum(account.failures.values())
@@ -273,20 +265,18 @@ def time_shares(account: Goodput) -> TimeShares:
         checkpoint_s=parts.checkpoint.total_seconds(),
         start_s=parts.start.total_seconds(),
         restart_s=parts.restart.total_seconds(),
-        unnoticed_s=failures * (_seconds(measured.detection) or 0.0),
+        unnoticed_s=failures * (_seconds_or_none(measured.detection) or 0.0),
         redone_s=parts.lost.total_seconds(),
         saves=account.saves,
-        save_s=_seconds(measured.stall),
-        interval_s=_seconds(measured.interval),
-        mtbf_s=_seconds(measured.mtbf),
+        save_s=_seconds_or_none(measured.stall),
+        interval_s=_seconds_or_none(measured.interval),
+        mtbf_s=_seconds_or_none(measured.mtbf),
         failures={cause.value: count for cause, count in account.failures.items()},
         planned=sum(account.planned.values()),
     )
 
 
-def run_allocation(
-    asked: ResourceSpec, account: Goodput | None, *, completed: bool
-) -> RunAllocation:
+def build_run_allocation(asked: ResourceSpec, account: Goodput | None, *, completed: bool) -> RunAllocation:
     """Return what a run asked of Slurm, and how long it took if it has `completed`.
 
     No attempt of it can have taken longer than all of them together.
@@ -295,10 +285,10 @@ def run_allocation(
     return RunAllocation(
         cpus_per_node=asked.tasks_per_node * asked.cpus_per_task,
         memory_bytes_per_node=None if asked.mem_gb is None else int(asked.mem_gb * _GB),
-        time_limit_s=_seconds(asked.timeout),
+        time_limit_s=_seconds_or_none(asked.timeout),
         longest_attempt_s=took,
     )
 
 
-def _seconds(span: timedelta | None) -> float | None:
+def _seconds_or_none(span: timedelta | None) -> float | None:
     return None if span is None else span.total_seconds()

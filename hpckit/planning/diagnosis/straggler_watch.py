@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from hpckit.model.counted import whole_percent
+from hpckit.model.counted import format_whole_percent
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.messages import NodeSteps
-from hpckit.model.parallel.layout import Layout, rank_place
+from hpckit.model.parallel.layout import Layout, describe_ranks_in_layout
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.stragglers import StragglerDetector
 from hpckit.values import dataclass, field, replace
@@ -35,7 +35,7 @@ class StragglerWatch:
     _compared_at: float = field(default=-math.inf, init=False)
     _told: dict[tuple[int, str], Straggler] = field(default_factory=dict, init=False)
 
-    def take_reports(
+    def add_reports_and_get_news(
         self, message: NodeSteps, node: str, layout: Layout | None, at: float
     ) -> tuple[Sequence[Straggler], Mapping[str, str]]:
         """Take what a node of a round reports; return whom to record, and the slow nodes if news.
@@ -44,28 +44,29 @@ class StragglerWatch:
         """
         if message.round != self._round:
             self._round, self._waiting = message.round, []
-            self._detector.begin_round(layout)
-        self._waiting += _read_reports(message, node)
+            self._detector.reset_for_new_round(layout)
+        self._waiting += _unpack_rank_reports(message, node)
         if at - self._compared_at < COMPARE_S:
             return (), {}
         self._compared_at = at
         waiting, self._waiting = self._waiting, []
-        found = self._detector.advance(waiting)
+        found = self._detector.add_reports(waiting)
         named = [
-            replace(straggler, place=rank_place((straggler.rank,), layout)) for straggler in found
+            replace(straggler, place=describe_ranks_in_layout((straggler.rank,), layout))
+            for straggler in found
         ]
-        news = [straggler for straggler in named if self._is_news(straggler)]
-        told = [one for one in named if one in news or self._is_surer_than_told(one)]
+        news = [straggler for straggler in named if self._is_new_or_slower_straggler(straggler)]
+        told = [one for one in named if one in news or self._is_surer_than_reported(one)]
         self._told |= {(one.rank, one.node): one for one in told}
         return told, describe_slow_nodes(named) if news else {}
 
-    def _is_news(self, one: Straggler) -> bool:
+    def _is_new_or_slower_straggler(self, one: Straggler) -> bool:
         known = self._told.get((one.rank, one.node))
         if known is None:
             return len(self._told) < _MOST_TOLD
         return one.slower_by >= _WORSE * known.slower_by
 
-    def _is_surer_than_told(self, one: Straggler) -> bool:
+    def _is_surer_than_reported(self, one: Straggler) -> bool:
         """Whether it is known from as many windows as there ever are, and was not when told of."""
         known = self._told.get((one.rank, one.node))
         return known is not None and known.judged < one.judged == self._detector.thresholds.windows
@@ -75,15 +76,13 @@ def describe_slow_nodes(stragglers: Sequence[Straggler]) -> dict[str, str]:
     """Return what to say of each slow node, by its name."""
     found: dict[str, str] = {}
     for straggler in stragglers:
-        longer = whole_percent(straggler.slower_by)
+        longer = format_whole_percent(straggler.slower_by)
         words = f"{straggler.rank_name} on {straggler.node} takes {longer} longer than its peers"
-        found[straggler.node] = (
-            f"{found[straggler.node]}, {words}" if straggler.node in found else words
-        )
+        found[straggler.node] = f"{found[straggler.node]}, {words}" if straggler.node in found else words
     return found
 
 
-def _read_reports(message: NodeSteps, node: str) -> list[RankSteps]:
+def _unpack_rank_reports(message: NodeSteps, node: str) -> list[RankSteps]:
     """Return the reports of a message; what does not fit together is left out."""
     rows = zip(*(getattr(message, name) for name in _COLUMNS), strict=False)
     return [RankSteps(node=node, **dict(zip(_COLUMNS, row, strict=True))) for row in rows]

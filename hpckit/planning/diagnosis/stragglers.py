@@ -27,7 +27,7 @@ _MAD_TO_SIGMA = 1.4826
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Comparison:
-    """A rank in one window, in seconds a step; `excess` is the logarithm of own over peers."""
+    """A rank in one window, in seconds a step; `log_slowdown` is the log of own over peers."""
 
     of: RankSteps
     own_s: float
@@ -35,7 +35,7 @@ class _Comparison:
     step_s: float
 
     @property
-    def excess(self) -> float:
+    def log_slowdown(self) -> float:
         return math.log(self.own_s / self.peers_s)
 
 
@@ -55,9 +55,9 @@ class StragglerDetector:
     _layout: Layout | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.begin_round()
+        self.reset_for_new_round()
 
-    def begin_round(self, layout: Layout | None = None) -> None:
+    def reset_for_new_round(self, layout: Layout | None = None) -> None:
         """Begin a round: other ranks, maybe on other nodes, and its first window is warm-up.
 
         With a `layout`, ranks are compared within their pipeline stage: stages differ in work.
@@ -67,70 +67,71 @@ class StragglerDetector:
         self._builder = WindowBuilder(least_s=limits.window_s, least_steps=limits.window_steps)
         self._latest, self._warm, self.named = {}, False, ()
 
-    def advance(self, reports: Iterable[RankSteps]) -> tuple[Straggler, ...]:
+    def add_reports(self, reports: Iterable[RankSteps]) -> tuple[Straggler, ...]:
         """Take what all ranks reported since last time, in any order; return who is slow now."""
-        for window in self._builder.add(reports):
+        for window in self._builder.build_windows_from_reports(reports):
             if self._warm:
-                self._judge(window)
+                self._update_stragglers_from_window(window)
             self._warm = True
         return self.named
 
-    def _judge(self, window: Sequence[RankSteps]) -> None:
-        ranks = sorted(window, key=lambda one: (self._peers(one), one.rank))
+    def _update_stragglers_from_window(self, window: Sequence[RankSteps]) -> None:
+        ranks = sorted(window, key=lambda one: (self._peer_group_key(one), one.rank))
         named: list[Straggler] = []
-        for _, peers in groupby(ranks, key=self._peers):
-            named += self._judge_peers(compare(tuple(peers)))
+        for _, peers in groupby(ranks, key=self._peer_group_key):
+            named += self._find_stragglers_among_peers(compare_with_peers(tuple(peers)))
         self.named = tuple(sorted(named, key=lambda one: one.rank))
         for straggler in named:
             known = self.found.get((straggler.rank, straggler.node))
             if known is None or straggler.slower_by > known.slower_by:
                 self.found[straggler.rank, straggler.node] = straggler
 
-    def _peers(self, one: RankSteps) -> tuple[str, int]:
+    def _peer_group_key(self, one: RankSteps) -> tuple[str, int]:
         """Return what the ranks have in common that do the same work as this one."""
         layout = self._layout
         if layout is None or layout.pipeline == 1 or one.rank >= layout.world_size:
             return one.group, 0
         return one.group, layout.coordinates(one.rank)[MeshAxis.pipeline]
 
-    def _judge_peers(self, compared: Sequence[_Comparison]) -> Iterable[Straggler]:
+    def _find_stragglers_among_peers(self, compared: Sequence[_Comparison]) -> Iterable[Straggler]:
         for comparison in compared:
             fresh: deque[_Comparison] = deque(maxlen=self.thresholds.windows)
             self._latest.setdefault(comparison.of.rank, fresh).append(comparison)
         histories = [tuple(self._latest[comparison.of.rank]) for comparison in compared]
-        scatter = _scatter(histories)
+        scatter = _estimate_window_scatter(histories)
         # Slow in all its latest windows, or else in the last few.
         few = self.thresholds.least_windows
         named = [
-            self._named(history, scatter) or self._named(history[-few:], scatter)
+            self._find_straggler_in_history(history, scatter)
+            or self._find_straggler_in_history(history[-few:], scatter)
             for history in histories
         ]
         return [straggler for straggler in named if straggler is not None]
 
-    def _named(self, history: Sequence[_Comparison], scatter: float) -> Straggler | None:
+    def _find_straggler_in_history(self, history: Sequence[_Comparison], scatter: float) -> Straggler | None:
         limits = self.thresholds
-        slow = [comparison for comparison in history if self._slow(comparison)]
+        slow = [comparison for comparison in history if self._is_slow_window(comparison)]
         needed = math.ceil(len(history) * limits.slow_windows / limits.windows)
         if len(slow) < max(needed, limits.least_windows):
             return None
-        excess = median(comparison.excess for comparison in history)
+        excess = median(comparison.log_slowdown for comparison in history)
         noise = limits.straggler_noise * scatter / len(history)
         if excess < max(math.log1p(limits.straggler_excess), noise):
             return None
-        return _straggler(history, slow, math.expm1(excess))
+        return _build_straggler(history, slow, math.expm1(excess))
 
-    def _slow(self, one: _Comparison) -> bool:
+    def _is_slow_window(self, one: _Comparison) -> bool:
         limits = self.thresholds
         relevant = one.own_s - one.peers_s >= limits.straggler_step_share * one.step_s
-        return relevant and one.excess >= math.log1p(limits.straggler_excess)
+        return relevant and one.log_slowdown >= math.log1p(limits.straggler_excess)
 
 
-def compare(peers: Sequence[RankSteps]) -> list[_Comparison]:
+def compare_with_peers(peers: Sequence[RankSteps]) -> list[_Comparison]:
     """Compare each rank with the median of the others; nothing if that is not known or zero."""
     known = [(steps, own / steps.steps) for steps in peers if (own := steps.working_s)]
     if len(known) < 2:  # noqa: PLR2004  # one rank has no peers
         return []
-    others = medians_without([own for _, own in known])
+    others = medians_of_others([own for _, own in known])
     step_s = median(one.seconds / one.steps for one, _ in known)
     return [
         _Comparison(of=one, own_s=own, peers_s=peer, step_s=step_s)
@@ -138,7 +139,7 @@ def compare(peers: Sequence[RankSteps]) -> list[_Comparison]:
     ]
 
 
-def medians_without(values: Sequence[float]) -> list[float]:
+def medians_of_others(values: Sequence[float]) -> list[float]:
     """Return for each value the median of all others; there have to be two at least."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranked = [values[place] for place in order]
@@ -151,16 +152,16 @@ def medians_without(values: Sequence[float]) -> list[float]:
     return found
 
 
-def _scatter(histories: Sequence[Sequence[_Comparison]]) -> float:
+def _estimate_window_scatter(histories: Sequence[Sequence[_Comparison]]) -> float:
     """Return how far a rank's windows are from that rank's own median: a standard deviation."""
     deviations: list[float] = []
     for history in histories:
-        middle = median(comparison.excess for comparison in history)
-        deviations += [abs(comparison.excess - middle) for comparison in history]
+        middle = median(comparison.log_slowdown for comparison in history)
+        deviations += [abs(comparison.log_slowdown - middle) for comparison in history]
     return _MAD_TO_SIGMA * median(deviations) if deviations else 0.0
 
 
-def _straggler(
+def _build_straggler(
     history: Sequence[_Comparison], slow: Sequence[_Comparison], slower_by: float
 ) -> Straggler:
     """Return the straggler: `slower_by` is the median over all windows, and its times follow it."""
@@ -201,18 +202,18 @@ class WindowBuilder:
     _pending: dict[int, list[RankSteps]] = field(default_factory=dict)
     _begin: int | None = None
 
-    def add(self, reports: Iterable[RankSteps]) -> list[tuple[RankSteps, ...]]:
+    def build_windows_from_reports(self, reports: Iterable[RankSteps]) -> list[tuple[RankSteps, ...]]:
         """Take what was reported since last time, in any order; return the windows it completes."""
         for report in sorted(
-            filter(believable, reports), key=lambda one: (one.rank, one.first_step)
+            filter(is_plausible_report, reports), key=lambda report: (report.rank, report.first_step)
         ):
             self._pending.setdefault(report.rank, []).append(report)
         found = []
-        while (window := self._next()) is not None:
+        while (window := self._pop_next_window()) is not None:
             found.append(window)
         return found
 
-    def _next(self) -> tuple[RankSteps, ...] | None:
+    def _pop_next_window(self) -> tuple[RankSteps, ...] | None:
         live = {rank: some for rank, some in self._pending.items() if some}
         if not live:
             return None
@@ -224,18 +225,20 @@ class WindowBuilder:
         paces = [sum(r.seconds for r in some) / sum(r.steps for r in some) for some in reports]
         length = max(self.least_steps, math.ceil(self.least_s / median(paces)))
         end = begin + length
-        reach = [max(map(_end, some), default=begin) for some in self._pending.values()]
+        reach = [max(map(_first_step_after_report, some), default=begin) for some in self._pending.values()]
         if min(reach) < end and median_high(reach) < end + _PATIENCE * length:
             return None
-        parts = (_between(self._pending[rank], begin, end) for rank in sorted(self._pending))
+        parts = (
+            _merge_reports_in_step_range(self._pending[rank], begin, end) for rank in sorted(self._pending)
+        )
         self._begin = end
         window = tuple(part for part in parts if part is not None and part.steps * 2 >= length)
         for rank, some in self._pending.items():
-            self._pending[rank] = [steps for steps in some if _end(steps) > end]
+            self._pending[rank] = [steps for steps in some if _first_step_after_report(steps) > end]
         return window
 
 
-def believable(report: RankSteps) -> bool:
+def is_plausible_report(report: RankSteps) -> bool:
     """Whether a report's numbers can be: finite, none negative, some steps in some time."""
     times = (report.data_s, report.checkpoint_s, report.waiting_s, report.own_s)
     known = [time_ for time_ in times if time_ is not None]
@@ -247,18 +250,20 @@ def believable(report: RankSteps) -> bool:
     )
 
 
-def _end(one: RankSteps) -> int:
+def _first_step_after_report(one: RankSteps) -> int:
     return one.first_step + one.steps
 
 
-def _between(reports: Iterable[RankSteps], begin: int, end: int) -> RankSteps | None:
+def _merge_reports_in_step_range(reports: Iterable[RankSteps], begin: int, end: int) -> RankSteps | None:
     """Return what these reports of one rank say about steps `begin` to before `end`, as one."""
-    parts = [part for report in reports if (part := _part(report, begin, end)) is not None]
+    parts = [
+        part for report in reports if (part := _cut_report_to_step_range(report, begin, end)) is not None
+    ]
     return reduce(operator.add, parts) if parts else None
 
 
-def _part(one: RankSteps, begin: int, end: int) -> RankSteps | None:
-    first, last = max(one.first_step, begin), min(_end(one), end)
+def _cut_report_to_step_range(one: RankSteps, begin: int, end: int) -> RankSteps | None:
+    first, last = max(one.first_step, begin), min(_first_step_after_report(one), end)
     if last <= first:
         return None
     share = (last - first) / one.steps
@@ -267,14 +272,14 @@ def _part(one: RankSteps, begin: int, end: int) -> RankSteps | None:
         first_step=first,
         steps=last - first,
         seconds=one.seconds * share,
-        data_s=_scaled(one.data_s, share),
-        checkpoint_s=_scaled(one.checkpoint_s, share),
-        waiting_s=_scaled(one.waiting_s, share),
-        own_s=_scaled(one.own_s, share),
+        data_s=_scale_if_known(one.data_s, share),
+        checkpoint_s=_scale_if_known(one.checkpoint_s, share),
+        waiting_s=_scale_if_known(one.waiting_s, share),
+        own_s=_scale_if_known(one.own_s, share),
         phases={name: seconds * share for name, seconds in one.phases.items()},
     )
     return replace(part, own_s=part.working_s)
 
 
-def _scaled(value: float | None, share: float) -> float | None:
+def _scale_if_known(value: float | None, share: float) -> float | None:
     return None if value is None else value * share

@@ -18,63 +18,63 @@ from hpckit.model.telemetry.vocabulary import (
     HostCounter,
     HostGauge,
 )
-from hpckit.planning.diagnosis.evidence import GpuUse, HostUse, ratio
+from hpckit.planning.diagnosis.evidence import GpuUse, HostUse, ratio_of_sums_where_known
 from hpckit.values import replace
 
 _HEAT = frozenset({ClockReason.software_thermal, ClockReason.hardware_thermal})
 
 
-def gpu_uses(usages: Iterable[NodeUsage]) -> tuple[GpuUse, ...]:
+def summarize_gpu_use(usages: Iterable[NodeUsage]) -> tuple[GpuUse, ...]:
     """Return how each GPU was used; MIG devices instead of the GPU that they are parts of."""
     found: list[GpuUse] = []
     for usage in usages:
         devices = {device.uuid: device for device in usage.devices}
         parents = {device.parent for device in usage.devices}
         found += [
-            _gpu_use(gpu, devices.get(gpu.uuid), usage)
+            _summarize_one_gpu(gpu, devices.get(gpu.uuid), usage)
             for gpu in usage.row.gpus
             if gpu.uuid not in parents
         ]
     return tuple(found)
 
 
-def _gpu_use(gpu: GpuRow, device: GpuDevice | None, usage: NodeUsage) -> GpuUse:
+def _summarize_one_gpu(gpu: GpuRow, device: GpuDevice | None, usage: NodeUsage) -> GpuUse:
     busy = gpu.gauges.get(GpuGauge.busy_share) or gpu.gauges.get(GpuGauge.graphics_share)
     memory = gpu.gauges.get(GpuGauge.memory_used_bytes)
     clock = gpu.gauges.get(GpuGauge.sm_clock_mhz)
-    nvlink = _grown(gpu.counters, GpuCounter.nvlink_tx_bytes, GpuCounter.nvlink_rx_bytes)
-    pcie = _grown(gpu.counters, GpuCounter.pcie_tx_bytes, GpuCounter.pcie_rx_bytes)
-    rows = _grown(
+    nvlink = _sum_known_counters(gpu.counters, GpuCounter.nvlink_tx_bytes, GpuCounter.nvlink_rx_bytes)
+    pcie = _sum_known_counters(gpu.counters, GpuCounter.pcie_tx_bytes, GpuCounter.pcie_rx_bytes)
+    rows = _sum_known_counters(
         gpu.counters, GpuCounter.rows_remapped_corrected, GpuCounter.rows_remapped_uncorrected
     )
     ecc = gpu.counters.get(GpuCounter.ecc_uncorrected)
-    seconds = usage.seconds_of(gpu.uuid)
+    seconds = usage.measured_gpu_seconds(gpu.uuid)
     return GpuUse(
         uuid=gpu.uuid,
         node=usage.node,
         seconds=seconds,
         samples=gpu.samples,
-        utilization=_mean(busy),
-        sm_activity=_mean(gpu.gauges.get(GpuGauge.sm_share)),
-        tensor_activity=_mean(gpu.gauges.get(GpuGauge.tensor_share)),
-        dram_activity=_mean(gpu.gauges.get(GpuGauge.dram_share)),
+        utilization=_mean_or_none(busy),
+        sm_activity=_mean_or_none(gpu.gauges.get(GpuGauge.sm_share)),
+        tensor_activity=_mean_or_none(gpu.gauges.get(GpuGauge.tensor_share)),
+        dram_activity=_mean_or_none(gpu.gauges.get(GpuGauge.dram_share)),
         memory_peak_bytes=None if memory is None else int(memory.max),
         memory_bytes=None if device is None else device.memory_bytes,
-        power_w=_mean(gpu.gauges.get(GpuGauge.power_w)),
-        power_limit_w=_mean(gpu.gauges.get(GpuGauge.power_limit_w)),
-        clock_share=_of_most(clock, None if device is None else device.sm_clock_max_mhz),
-        heat_share=_capped(gpu, GpuCounter.thermal_capped_s, _HEAT, seconds),
-        power_share=_capped(
+        power_w=_mean_or_none(gpu.gauges.get(GpuGauge.power_w)),
+        power_limit_w=_mean_or_none(gpu.gauges.get(GpuGauge.power_limit_w)),
+        clock_share=_clock_share_of_max(clock, None if device is None else device.sm_clock_max_mhz),
+        heat_share=_throttled_time_share(gpu, GpuCounter.thermal_capped_s, _HEAT, seconds),
+        power_share=_throttled_time_share(
             gpu, GpuCounter.power_capped_s, frozenset({ClockReason.power_cap}), seconds
         ),
         ecc_errors=None if ecc is None else int(ecc),
         remapped_rows=None if rows is None else int(rows),
-        nvlink_bytes_per_s=_rate(nvlink, seconds),
-        pcie_bytes_per_s=_rate(pcie, seconds),
+        nvlink_bytes_per_s=_rate_per_second(nvlink, seconds),
+        pcie_bytes_per_s=_rate_per_second(pcie, seconds),
     )
 
 
-def _of_most(clock: GaugeSpread | None, most: float | None) -> float | None:
+def _clock_share_of_max(clock: GaugeSpread | None, most: float | None) -> float | None:
     """Return the mean clock over the most that is possible, or that was seen."""
     if clock is None:
         return None
@@ -82,34 +82,34 @@ def _of_most(clock: GaugeSpread | None, most: float | None) -> float | None:
     return clock.mean / whole if whole > 0 else None
 
 
-def _mean(spread: GaugeSpread | None) -> float | None:
+def _mean_or_none(spread: GaugeSpread | None) -> float | None:
     return None if spread is None else spread.mean
 
 
-def _capped(
+def _throttled_time_share(
     gpu: GpuRow, counter: GpuCounter, reasons: frozenset[ClockReason], seconds: float
 ) -> float | None:
     """Return the share of time in which clocks were lowered: as counted, or as sampled if more.
 
     Drivers of some GPUs have the counter, and leave it at 0.
     """
-    counted = _rate(gpu.counters.get(counter), seconds)
+    counted = _rate_per_second(gpu.counters.get(counter), seconds)
     if counted is None and GpuGauge.sm_clock_mhz not in gpu.gauges and not gpu.reasons:
         return None
     sampled = max(gpu.reasons.get(reason, 0.0) for reason in reasons)
     return min(max(counted or 0.0, sampled), 1.0)
 
 
-def _grown(counters: Mapping[GpuCounter, float], *names: GpuCounter) -> float | None:
+def _sum_known_counters(counters: Mapping[GpuCounter, float], *names: GpuCounter) -> float | None:
     known = [counters[name] for name in names if name in counters]
     return sum(known) if known else None
 
 
-def _rate(amount: float | None, seconds: float) -> float | None:
+def _rate_per_second(amount: float | None, seconds: float) -> float | None:
     return None if amount is None or seconds <= 0 else amount / seconds
 
 
-def host_uses(
+def summarize_host_use(
     usages: Iterable[NodeUsage], *, cores: int | None, shared: bool
 ) -> tuple[HostUse, ...]:
     """Return how each node was used. `cores` are the run's on a node; `shared`: others ran there.
@@ -117,10 +117,10 @@ def host_uses(
     What the job's control group counts is not the run's alone then, and is left out.
     """
     known = (usage for usage in usages if usage.row.host is not None)
-    return tuple(_host_use(usage, None if shared else cores) for usage in known)
+    return tuple(_summarize_one_host(usage, None if shared else cores) for usage in known)
 
 
-def _host_use(usage: NodeUsage, cores: int | None) -> HostUse:
+def _summarize_one_host(usage: NodeUsage, cores: int | None) -> HostUse:
     host = usage.row.host
     assert host is not None, "called for nodes with a host"  # noqa: S101
     counters, gauges = host.counters, host.gauges
@@ -143,28 +143,28 @@ def _host_use(usage: NodeUsage, cores: int | None) -> HostUse:
             (HostCounter.job_io_pressure_s, HostCounter.io_pressure_s),
         )
     ]
-    cpu_pressure, io_pressure = (_rate(pressure, usage.seconds) for pressure in pressures)
+    cpu_pressure, io_pressure = (_rate_per_second(pressure, usage.seconds) for pressure in pressures)
     alone = cores is not None
     return HostUse(
         node=usage.node,
         seconds=usage.seconds,
         samples=host.samples,
         cores=cores,
-        cores_busy=_rate(counters.get(HostCounter.job_cpu_s), usage.seconds) if alone else None,
+        cores_busy=_rate_per_second(counters.get(HostCounter.job_cpu_s), usage.seconds) if alone else None,
         memory_peak_bytes=int(memory.max) if memory is not None and alone else None,
         cpu_pressure=cpu_pressure,
         io_pressure=io_pressure,
         infiniband_ports=None if ports is None else int(ports.max),
-        network_bytes_per_s=_rate(sum(network), usage.seconds) if network else None,
+        network_bytes_per_s=_rate_per_second(sum(network), usage.seconds) if network else None,
     )
 
 
-def rank_steps(usages: Iterable[NodeUsage]) -> tuple[RankSteps, ...]:
+def list_step_reports_of_ranks(usages: Iterable[NodeUsage]) -> tuple[RankSteps, ...]:
     """Return what the ranks of all nodes reported; a rank that moved stands once for each node."""
     return tuple(replace(rank, node=usage.node) for usage in usages for rank in usage.row.ranks)
 
 
-def gpu_energy(usages: Iterable[NodeUsage], share: float = 1) -> EnergySum:
+def sum_gpu_energy(usages: Iterable[NodeUsage], share: float = 1) -> EnergySum:
     """Return the energy of the GPUs: as counted, or else estimated as mean power times time.
 
     The time is that in which the power was known. Of GPUs that a run did not have to itself, it has
@@ -175,22 +175,22 @@ def gpu_energy(usages: Iterable[NodeUsage], share: float = 1) -> EnergySum:
         for gpu in usage.row.gpus:
             if any(device.uuid == gpu.uuid and device.parent for device in usage.devices):
                 continue  # a part of a GPU: its energy is that GPU's
-            seconds = usage.seconds_of(gpu.uuid)
+            seconds = usage.measured_gpu_seconds(gpu.uuid)
             own_s = gpu.counters.get(GpuCounter.own_s, seconds)
             own = min(own_s / seconds, 1.0) if seconds > 0 else 1.0
-            whole += _energy_of(gpu, seconds).part(own * share)
+            whole += _compute_gpu_energy(gpu, seconds).scale_by_share(own * share)
     return whole
 
 
-def run_energy(attempts: Mapping[int, Sequence[NodeUsage]], share: float = 1) -> EnergySum:
-    """Return the energy of a run's GPUs: of each attempt as `gpu_energy` has it, by number.
+def sum_run_energy(attempts: Mapping[int, Sequence[NodeUsage]], share: float = 1) -> EnergySum:
+    """Return the energy of a run's GPUs: of each attempt as `sum_gpu_energy` has it, by number.
 
     An attempt whose driver did not count is estimated, though the others are counted.
     """
-    return sum((gpu_energy(used, share) for used in attempts.values()), EnergySum())
+    return sum((sum_gpu_energy(used, share) for used in attempts.values()), EnergySum())
 
 
-def _energy_of(gpu: GpuRow, seconds: float) -> EnergySum:
+def _compute_gpu_energy(gpu: GpuRow, seconds: float) -> EnergySum:
     counted = gpu.counters.get(GpuCounter.energy_j)
     if counted is not None:
         return EnergySum(total_j=counted, gpu_s=seconds)
@@ -204,10 +204,10 @@ def _energy_of(gpu: GpuRow, seconds: float) -> EnergySum:
 
 def samples_per_step(ranks: Iterable[RankSteps]) -> float | None:
     """Return how many samples a step of all ranks has; None unless `run.steps` was told."""
-    return ratio((rank.samples, rank.steps) for rank in ranks if rank.samples)
+    return ratio_of_sums_where_known((rank.samples, rank.steps) for rank in ranks if rank.samples)
 
 
-def run_telemetry(
+def summarize_telemetry(
     gpus: Sequence[GpuUse], ranks: Sequence[RankSteps], energy: EnergySum, seconds: float
 ) -> RunTelemetry:
     """Return the most wanted figures of a run, measured over `seconds`."""
@@ -216,11 +216,11 @@ def run_telemetry(
     peaks = [gpu.memory_peak_bytes for gpu in gpus if gpu.memory_peak_bytes is not None]
     known = energy.gpu_s > 0 and energy.unknown_s < energy.gpu_s
     return RunTelemetry(
-        gpu_utilization=ratio(busy),
+        gpu_utilization=ratio_of_sums_where_known(busy),
         gpu_memory_bytes=max(peaks, default=None),
         power_w=sum(joules) / seconds if joules and seconds > 0 else None,
         energy_j=energy.total_j if known else None,
-        data_wait_share=ratio((rank.data_s, rank.seconds) for rank in ranks),
+        data_wait_share=ratio_of_sums_where_known((rank.data_s, rank.seconds) for rank in ranks),
     )
 
 
@@ -228,13 +228,13 @@ _J_PER_KWH = 3.6e6
 _S_PER_HOUR = 3600.0
 
 
-def lost_share(account: Goodput) -> float | None:
+def share_of_lost_time(account: Goodput) -> float | None:
     """Return the share of the time on the nodes that went into restarts and repeated steps."""
     running = account.parts.running
     return (account.parts.lost + account.parts.restart) / running if running else None
 
 
-def energy_bill(
+def compute_energy_bill(
     energy: EnergySum,
     site: Cluster,
     *,
@@ -249,26 +249,26 @@ def energy_bill(
     hours = energy.gpu_s / _S_PER_HOUR
     known = energy.total_j if energy.unknown_s < energy.gpu_s else None
     kwh = None if known is None else known / _J_PER_KWH
-    site_kwh = _times(kwh, site.pue or 1.0)
-    price = _times(site.price_per_gpu_hour, hours)
+    site_kwh = _multiply_if_known(kwh, site.pue or 1.0)
+    price = _multiply_if_known(site.price_per_gpu_hour, hours)
     return EnergyBill(
         energy=energy,
         gpu_hours=hours,
         kwh=kwh,
         site_kwh=site_kwh,
-        carbon_g=_times(site_kwh, site.carbon_g_per_kwh),
+        carbon_g=_multiply_if_known(site_kwh, site.carbon_g_per_kwh),
         price=price,
-        lost_kwh=_times(kwh, lost),
-        lost_price=_times(price, lost),
-        j_per_step=_per(known, steps),
-        j_per_sample=_per(known, round((steps or 0) * (step_samples or 0))),
+        lost_kwh=_multiply_if_known(kwh, lost),
+        lost_price=_multiply_if_known(price, lost),
+        j_per_step=_divide_if_known(known, steps),
+        j_per_sample=_divide_if_known(known, round((steps or 0) * (step_samples or 0))),
         estimated_share=energy.estimated_share,
     )
 
 
-def _times(value: float | None, factor: float | None) -> float | None:
+def _multiply_if_known(value: float | None, factor: float | None) -> float | None:
     return None if value is None or factor is None else value * factor
 
 
-def _per(value: float | None, count: int | None) -> float | None:
+def _divide_if_known(value: float | None, count: int | None) -> float | None:
     return value / count if value is not None and count else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from hpckit.model.diagnosis.verdict import EvidenceValue, Verdict, VerdictKind, VerdictSeverity
-from hpckit.model.moment import span_words
+from hpckit.model.moment import format_time_span
 from hpckit.model.plain import LONGEST_S
 from hpckit.planning.diagnosis.thresholds import Thresholds
 from hpckit.values import replace
@@ -23,26 +23,26 @@ MORE_CPUS = (
 """The remedy where tasks wait for CPUs."""
 
 
-def share(value: float) -> str:
+def format_percentage(value: float) -> str:
     """Return a share of 1 in two digits: `41 %`, `4.2 %`."""
     if abs(value) < _TENTH:
         return f"{value * 100:.1f} %"
     return f"{value * 100:.0f} %"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a duration: `0.82 s`, `12 s`, `2 h 10 min`."""
     if seconds >= _MINUTE_S:
-        return span_words(timedelta(seconds=min(seconds, LONGEST_S)))
+        return format_time_span(timedelta(seconds=min(seconds, LONGEST_S)))
     return f"{seconds:.2g} s"
 
 
-def gigabytes(size: float) -> str:
+def format_gigabytes(size: float) -> str:
     """Return a size in gigabytes: `42 GB`, `1.5 GB`."""
     return f"{size / _GB:.0f} GB" if size >= 10 * _GB else f"{size / _GB:.1f} GB"
 
 
-def rounded(values: Mapping[str, EvidenceValue]) -> dict[str, EvidenceValue]:
+def round_known_evidence(values: Mapping[str, EvidenceValue]) -> dict[str, EvidenceValue]:
     """Return evidence without values that are unknown, numbers in six significant digits."""
     return {
         name: float(f"{value:.6g}") if isinstance(value, float) else value
@@ -51,25 +51,21 @@ def rounded(values: Mapping[str, EvidenceValue]) -> dict[str, EvidenceValue]:
     }
 
 
-def lossy(
-    kind: VerdictKind,
-    loss: float,
-    words: tuple[str, str],
-    limits: Thresholds,
-    **found: EvidenceValue,
+def build_verdict_rated_by_loss(
+    kind: VerdictKind, loss: float, words: tuple[str, str], limits: Thresholds, **found: EvidenceValue
 ) -> Verdict:
     """Return a verdict whose severity follows from its loss; `words` are message and remedy."""
     small = VerdictSeverity.medium if loss >= limits.medium_loss else VerdictSeverity.low
     severity = VerdictSeverity.high if loss >= limits.high_loss else small
     lost = round(min(max(loss, 0.0), 1.0), 4)
-    return replace(lossless(kind, severity, words, **found), loss=lost)
+    return replace(build_verdict_without_loss(kind, severity, words, **found), loss=lost)
 
 
-def lossless(
+def build_verdict_without_loss(
     kind: VerdictKind, severity: VerdictSeverity, words: tuple[str, str], **found: EvidenceValue
 ) -> Verdict:
     """Return a verdict that says nothing about lost time; `words` are message and remedy."""
     message, remedy = words
     return Verdict(
-        kind=kind, severity=severity, message=message, remedy=remedy, evidence=rounded(found)
+        kind=kind, severity=severity, message=message, remedy=remedy, evidence=round_known_evidence(found)
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 
-from hpckit.model.plain import is_within
+from hpckit.model.plain import is_within_limit
 from hpckit.values import dataclass, field
 
 ZERO = timedelta()
@@ -47,12 +47,12 @@ class RoundTime:
     saved_at: timedelta = ZERO
     saves: list[tuple[timedelta, timedelta]] = field(default_factory=list)
 
-    def begin(self, step: int | None) -> None:
+    def record_first_step(self, step: int | None) -> None:
         """Record the first step."""
         if self.first is None:
             self.first = self.last = step
 
-    def reach(self, step: int | None) -> None:
+    def record_later_step(self, step: int | None) -> None:
         """Record a later step; it is ignored without a first one."""
         if step is not None and self.last is not None:
             self.last = max(step, self.last)
@@ -79,12 +79,12 @@ class Stretch:
         return self.end - self.begin
 
 
-def utc(at: datetime) -> datetime:
+def assume_utc(at: datetime) -> datetime:
     """Return a time that can be compared with others: one without a zone is taken as UTC."""
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
-def recorded_duration(seconds: float) -> timedelta:
+def clamp_recorded_duration(seconds: float) -> timedelta:
     """Return a recorded duration; an impossible value counts as zero."""
-    believable = is_within(seconds) and seconds > 0
+    believable = is_within_limit(seconds) and seconds > 0
     return timedelta(seconds=min(seconds, _LONGEST_S)) if believable else ZERO

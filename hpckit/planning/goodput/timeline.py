@@ -13,7 +13,14 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure, RankExit
 from hpckit.model.goodput import Interruption, StepProgress
 from hpckit.model.states import RoundAction, RunState
-from hpckit.planning.goodput.phases import ZERO, Phase, RoundTime, Stretch, recorded_duration, utc
+from hpckit.planning.goodput.phases import (
+    ZERO,
+    Phase,
+    RoundTime,
+    Stretch,
+    assume_utc,
+    clamp_recorded_duration,
+)
 from hpckit.values import dataclass, field, replace
 
 _STANDSTILL = timedelta(minutes=2)
@@ -26,9 +33,8 @@ _UNUSUAL = 10
 class Timeline:
     """What a run did so far. `submissions` are sorted; `progress` is by attempt number.
 
-    `intervals` are the training times between saves, `stalls` the standstill of each save,
-    `writing` how long all saves took until their commits. `stretches` are all times in order, as
-    they were counted.
+    `intervals` are the training times between saves, `stalls` the standstill of each save, `writing` how long
+    all saves took until their commits. `stretches` are all times in order, as they were counted.
     """
 
     submissions: Sequence[datetime]
@@ -53,34 +59,34 @@ class Timeline:
     _blamed: bool = False
     _told: Cause | None = None
 
-    def begin(self, attempt: int, at: datetime | None) -> None:
+    def begin_attempt(self, attempt: int, at: datetime | None) -> None:
         """Begin an attempt; `at` is its first sign of life, if there was any."""
-        self._lose_open(at)
+        self._end_attempt_of_dead_supervisor(at)
         if at is not None:
-            self._wait(at)
+            self._count_idle_and_queue_time(at)
         if not self.attempts:
             self.first_wait = self.spent[Phase.queue]
         self.attempts += 1
         self._attempt, self._round, self._open = attempt, None, at is not None
         self._blamed, self._told = False, None
-        self._phase = self._before_a_step() if self._open else Phase.queue
+        self._phase = self._start_or_restart_phase() if self._open else Phase.queue
 
-    def take(self, event: events.Event) -> None:
+    def add_event(self, event: events.Event) -> None:
         """Take the next event of the attempt into account."""
-        self._pass(event.at)
+        self._advance_clock(event.at)
         match event:
             case events.RoundStarted():
                 self._start_round(event.round, event.nodes)
             case events.StepReached():
-                self._begin_step(event)
+                self._record_step(event)
             case events.RankExited() if event.exit.failed:
-                self._fail(event.round, event.exit)
+                self._record_rank_failure(event.round, event.exit)
             case events.NodeLost():
-                self._lose_node(event)
+                self._record_lost_node(event)
             case events.CheckpointSaved():
-                self._save(event)
+                self._record_save(event)
             case events.Suspended():
-                self._suspend(utc(event.at), recorded_duration(event.seconds))
+                self._mark_time_suspended(assume_utc(event.at), clamp_recorded_duration(event.seconds))
             case events.NoticeHeard():
                 self._told = event.cause
             case events.RoundEnded():
@@ -90,16 +96,16 @@ class Timeline:
             case _:
                 pass
 
-    def close(self, until: datetime | None, *, alive: bool) -> None:
+    def add_remaining_time(self, until: datetime | None, *, alive: bool) -> None:
         """End the timeline: at `until` if the run continues or waits, otherwise with its record."""
         if until is not None and alive and self._open:
-            self._pass(until)
+            self._advance_clock(until)
             return
-        self._lose_open(until)
+        self._end_attempt_of_dead_supervisor(until)
         if until is not None and (self._clock is not None or self.submissions):
-            self._wait(until)
+            self._count_idle_and_queue_time(until)
 
-    def standstill(self, until: datetime) -> timedelta | None:
+    def measure_unusual_standstill(self, until: datetime) -> timedelta | None:
         """Return how long no step of the open round has begun; None if that is usual.
 
         Progress is written every half a minute at most, so less than minutes says nothing.
@@ -109,18 +115,18 @@ class Timeline:
             return None
         if said.round != now.number or now.first is None or said.step < now.first:
             return None
-        gone = utc(until) - utc(said.at)
+        gone = assume_utc(until) - assume_utc(said.at)
         usual = max(now.trained - gone, ZERO) / (said.step - now.first + 1)
         return gone if gone > max(_STANDSTILL, _UNUSUAL * usual) else None
 
-    def _pass(self, at: datetime) -> None:
+    def _advance_clock(self, at: datetime) -> None:
         """Move the clock; the elapsed time belongs to the present phase."""
-        at = utc(at)
+        at = assume_utc(at)
         if self._clock is None:
             self._clock = at
         gone = max(at - self._clock, ZERO)
         now = self._round
-        self._stretch(self._clock, self._clock + gone)
+        self._record_time_in_phase(self._clock, self._clock + gone)
         self._clock += gone
         if self._phase is Phase.training and now is not None:
             now.trained += gone
@@ -131,7 +137,7 @@ class Timeline:
         elif now is not None:
             now.stepless[self._phase] = now.stepless.get(self._phase, ZERO) + gone
 
-    def _stretch(self, begin: datetime, end: datetime) -> None:
+    def _record_time_in_phase(self, begin: datetime, end: datetime) -> None:
         if end <= begin:
             return
         same = (self._phase, self._attempt, begin)
@@ -140,13 +146,10 @@ class Timeline:
                 last.end = end
                 return
         self.stretches.append(
-            Stretch(
-                phase=self._phase, begin=begin, end=end, attempt=self._attempt, round=self._round
-            )
+            Stretch(phase=self._phase, begin=begin, end=end, attempt=self._attempt, round=self._round)
         )
 
-    def _stretch_trouble(self, now: RoundTime, taken: timedelta) -> None:
-        """Turn the end of a round's training into trouble."""
+    def _relabel_training_as_trouble(self, now: RoundTime, taken: timedelta) -> None:
         for place in range(len(self.stretches) - 1, -1, -1):
             one = self.stretches[place]
             if taken <= ZERO or one.round is not now:
@@ -159,7 +162,7 @@ class Timeline:
             one.end -= part
             self.stretches[place : place + 1] = [one, trouble] if one.length else [trouble]
 
-    def _suspend(self, end: datetime, lasted: timedelta) -> None:
+    def _mark_time_suspended(self, end: datetime, lasted: timedelta) -> None:
         """Turn what passed until `end` while the attempt was alive into a suspension."""
         begin = end - lasted
         for place in range(len(self.stretches) - 1, -1, -1):
@@ -169,20 +172,15 @@ class Timeline:
             low, high = max(one.begin, begin), min(one.end, end)
             if one.phase in _WAITING or high <= low:
                 continue
-            self._take_back(one, high - low)
-            within = (
-                (one.phase, one.begin, low),
-                (Phase.suspended, low, high),
-                (one.phase, high, one.end),
-            )
+            self._move_time_to_suspended(one, high - low)
+            within = ((one.phase, one.begin, low), (Phase.suspended, low, high), (one.phase, high, one.end))
             self.stretches[place : place + 1] = [
                 replace(one, phase=phase, begin=start, end=stop)
                 for phase, start, stop in within
                 if stop > start
             ]
 
-    def _take_back(self, one: Stretch, part: timedelta) -> None:
-        """Count a part of a stretch as suspended instead."""
+    def _move_time_to_suspended(self, one: Stretch, part: timedelta) -> None:
         self.spent[Phase.suspended] += part
         now = one.round
         if one.phase is Phase.training and now is not None:
@@ -195,52 +193,51 @@ class Timeline:
         elif now is not None and one.phase in now.stepless:
             now.stepless[one.phase] -= part
 
-    def _wait(self, until: datetime) -> None:
+    def _count_idle_and_queue_time(self, until: datetime) -> None:
         """Pass the time to the next attempt: idle until a new submission, if there was one."""
-        until, first = utc(until), next(iter(self.submissions), None)
+        until, first = assume_utc(until), next(iter(self.submissions), None)
         if self._clock is None:
             self._clock = until if first is None else min(first, until)
         if self.attempts:
             again = [at for at in self.submissions if self._clock < at <= until]
             self._phase = Phase.idle
-            self._pass(min(again, default=self._clock))
+            self._advance_clock(min(again, default=self._clock))
         self._phase = Phase.queue
-        self._pass(until)
+        self._advance_clock(until)
 
-    def _before_a_step(self) -> Phase:
+    def _start_or_restart_phase(self) -> Phase:
         began = any(round_.first is not None for round_ in self.rounds)
         return Phase.restart if began else Phase.start
 
     def _start_round(self, number: int, nodes: tuple[str, ...] = ()) -> RoundTime:
         self._round = RoundTime(number=number, nodes=nodes)
-        self._phase = self._before_a_step()
+        self._phase = self._start_or_restart_phase()
         self.rounds.append(self._round)
         return self._round
 
-    def _begin_step(self, event: events.StepReached) -> None:
+    def _record_step(self, event: events.StepReached) -> None:
         now = self._round
         if now is None or now.number != event.round:
             now = self._start_round(event.round)
         if now.first is None:
-            self.restarts += self._before_a_step() is Phase.restart
+            self.restarts += self._start_or_restart_phase() is Phase.restart
             self._phase = Phase.training
-        now.begin(event.step)
-        now.reach(event.step)
+        now.record_first_step(event.step)
+        now.record_later_step(event.step)
 
-    def _fail(self, number: int, ended: RankExit) -> None:
+    def _record_rank_failure(self, number: int, ended: RankExit) -> None:
         now = self._round
         if now is None or now.number != number or self._clock is None:
             return
-        now.reach(ended.step)
-        self._notice_trouble(ZERO if ended.at is None else self._clock - utc(ended.at))
+        now.record_later_step(ended.step)
+        self._move_time_to_trouble(ZERO if ended.at is None else self._clock - assume_utc(ended.at))
 
-    def _lose_node(self, event: events.NodeLost) -> None:
+    def _record_lost_node(self, event: events.NodeLost) -> None:
         now = self._round
         if now is not None and (event.node in now.nodes or not now.nodes):
-            self._notice_trouble(recorded_duration(event.silent_s))
+            self._move_time_to_trouble(clamp_recorded_duration(event.silent_s))
 
-    def _notice_trouble(self, since: timedelta) -> None:
-        """Move the time since the trouble began from training to trouble."""
+    def _move_time_to_trouble(self, since: timedelta) -> None:
         now = self._round
         if now is None or self._phase not in {Phase.training, Phase.trouble}:
             return
@@ -248,11 +245,11 @@ class Timeline:
         now.trained -= taken
         now.troubled += taken
         self.spent[Phase.trouble] += taken
-        self._stretch_trouble(now, taken)
+        self._relabel_training_as_trouble(now, taken)
         self._phase = Phase.trouble
 
-    def _save(self, event: events.CheckpointSaved) -> None:
-        stall, took = recorded_duration(event.stall_s), recorded_duration(event.duration_s)
+    def _record_save(self, event: events.CheckpointSaved) -> None:
+        stall, took = (clamp_recorded_duration(event.stall_s), clamp_recorded_duration(event.duration_s))
         self.stalls.append(stall)
         self.saved_bytes += max(event.size, 0)
         self.writing += took
@@ -268,28 +265,28 @@ class Timeline:
 
     def _end_round(self, event: events.RoundEnded) -> None:
         completed = event.failure is None and event.action is RoundAction.completed
-        self._notice_trouble(recorded_duration(event.silent_s))
-        now = self._ended_round(event, completed=completed)
+        self._move_time_to_trouble(clamp_recorded_duration(event.silent_s))
+        now = self._find_ended_round(event, completed=completed)
         if now is not None and completed:
-            self._complete(now)
+            self._count_whole_round_as_training(now)
             return
         self._blamed = event.action is not RoundAction.new_round
-        self._phase, self._round = self._before_a_step(), None
+        self._phase, self._round = self._start_or_restart_phase(), None
         if event.failure is not None:
-            self._interrupt(event.failure, None if now is None else now.number, event.action)
+            self._record_interruption(event.failure, None if now is None else now.number, event.action)
 
-    def _ended_round(self, event: events.RoundEnded, *, completed: bool) -> RoundTime | None:
+    def _find_ended_round(self, event: events.RoundEnded, *, completed: bool) -> RoundTime | None:
         """Return the round that ended; None if its ranks were never started."""
         now = self._round
         if now is None or now.number != event.round:
             if not completed and event.first_step is None:
                 return None
             now = self._start_round(event.round)
-        now.begin(event.first_step)
-        now.reach(event.step)
+        now.record_first_step(event.first_step)
+        now.record_later_step(event.step)
         return now
 
-    def _complete(self, now: RoundTime) -> None:
+    def _count_whole_round_as_training(self, now: RoundTime) -> None:
         """Count a completed round as work, even if it never reported steps."""
         self.completed, self._blamed = True, True
         self._phase = Phase.training
@@ -304,34 +301,34 @@ class Timeline:
         now.stepless.clear()
 
     def _end_attempt(self, event: events.AttemptEnded) -> None:
-        self._reach_progress()
+        self._record_latest_progress()
         now = self._round
         if event.state is RunState.completed and now is not None:
-            self._complete(now)
+            self._count_whole_round_as_training(now)
         elif event.failure is not None and not self._blamed:
-            self._interrupt(event.failure, None if now is None else now.number, None)
+            self._record_interruption(event.failure, None if now is None else now.number, None)
         self._open, self._round, self._phase = False, None, Phase.queue
 
-    def _lose_open(self, bound: datetime | None) -> None:
+    def _end_attempt_of_dead_supervisor(self, bound: datetime | None) -> None:
         """End an attempt without a final event, at its last sign of life."""
         if not self._open:
             return
         said = self.progress.get(self._attempt)
         if said is not None:
-            at = utc(said.at)
-            self._pass(at if bound is None else min(at, utc(bound)))
-        self._reach_progress()
+            at = assume_utc(said.at)
+            self._advance_clock(at if bound is None else min(at, assume_utc(bound)))
+        self._record_latest_progress()
         message = "its supervisor died before recording the outcome"
         failure = Failure(cause=self._told or Cause.launcher_lost, message=message)
-        self._interrupt(failure, None if self._round is None else self._round.number, None)
+        self._record_interruption(failure, None if self._round is None else self._round.number, None)
         self._open, self._round, self._phase = False, None, Phase.queue
 
-    def _reach_progress(self) -> None:
+    def _record_latest_progress(self) -> None:
         now, said = self._round, self.progress.get(self._attempt)
         if now is not None and said is not None and said.round == now.number:
-            now.reach(said.step)
+            now.record_later_step(said.step)
 
-    def _interrupt(self, failure: Failure, number: int | None, action: RoundAction | None) -> None:
+    def _record_interruption(self, failure: Failure, number: int | None, action: RoundAction | None) -> None:
         assert self._clock is not None, "an interruption follows an event"  # noqa: S101
         self.interruptions.append(
             Interruption(

@@ -21,19 +21,16 @@ class CpuBinding:
     scarce: tuple[int, ...] = ()
 
 
-def bind_ranks(
-    gpu_cpus: Sequence[frozenset[int]], allowed: Collection[int], ranks: int
-) -> CpuBinding:
+def plan_cpu_binding(gpu_cpus: Sequence[frozenset[int]], allowed: Collection[int], ranks: int) -> CpuBinding:
     """Return on which CPUs the ranks of a node run.
 
-    Parameters: `gpu_cpus` are the CPUs next to each of the job's GPUs, in the order of local ranks;
-    an empty set is unknown. `allowed` are the CPUs that the job has. Ranks are bound only if each
-    has a GPU of its own: local rank i that of number i. Several ranks share the CPUs of a socket.
-    They are free if one would have fewer CPUs next to its GPU than its share of the job's: all
-    ranks would wait for it.
+    Parameters: `gpu_cpus` are the CPUs next to each of the job's GPUs, in the order of local ranks; an empty
+    set is unknown. `allowed` are the CPUs that the job has. Ranks are bound only if each has a GPU of its
+    own: local rank i that of number i. Several ranks share the CPUs of a socket. They are free if one would
+    have fewer CPUs next to its GPU than its share of the job's: all ranks would wait for it.
 
     Example:
-        >>> bind_ranks([frozenset({0, 1}), frozenset({2, 3})], {0, 1, 2}, 2).cpus
+        >>> plan_cpu_binding([frozenset({0, 1}), frozenset({2, 3})], {0, 1, 2}, 2).cpus
         (frozenset({0, 1}), frozenset({2}))
 
     """
@@ -45,12 +42,12 @@ def bind_ranks(
     if all(cpus in (frozenset(), frozenset(allowed)) for cpus in near):
         return CpuBinding(cpus=free, far=far)
     scarce = tuple(
-        at for at in range(ranks) if near[at] and _room(near, at) < len(allowed) // ranks
+        at for at in range(ranks) if near[at] and _even_cpu_share(near, at) < len(allowed) // ranks
     )
     return CpuBinding(cpus=free if scarce else near, far=far, scarce=scarce)
 
 
-def _room(near: Sequence[frozenset[int]], rank: int) -> Fraction:
+def _even_cpu_share(near: Sequence[frozenset[int]], rank: int) -> Fraction:
     """Return how many of its CPUs a rank has for itself if those are shared evenly."""
     shares = (Fraction(1, sum(cpu in cpus for cpus in near)) for cpu in near[rank])
     return sum(shares, Fraction())

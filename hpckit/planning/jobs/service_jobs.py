@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from hpckit.model.cluster.nodes import compress_nodes
+from hpckit.model.cluster.nodes import compress_to_hostlist
 from hpckit.model.elastic import SatelliteSpec
 from hpckit.model.ids import JobId
 from hpckit.model.launch import Cluster
 from hpckit.model.plan import JobSpec, ResourceSpec
-from hpckit.planning.jobs.shared_jobs import job_of_runs
+from hpckit.planning.jobs.shared_jobs import build_job_of_runs
 from hpckit.values import dataclass, replace
 
 AUTO_RESUME_TIME = timedelta(minutes=10)
@@ -31,7 +31,7 @@ _KEPT = frozenset({"licenses", "mcs-label", "wckey"})
 system may be a license: without the option, a job would start while it is unavailable."""
 
 
-def auto_resume_job(
+def build_auto_resume_job(
     launch: str,
     *,
     index: int,
@@ -50,7 +50,7 @@ def auto_resume_job(
     mains = dict.fromkeys(job.partition("_")[0] for job in after)
     resources = replace(
         like,
-        **_place(like, cluster),
+        **_choose_service_partition_and_qos(like, cluster),
         nodes=1,
         spare_nodes=0,
         min_nodes=None,
@@ -71,42 +71,38 @@ def auto_resume_job(
         mem_gb=_AUTO_RESUME_MEM_GB,
         timeout=AUTO_RESUME_TIME,
         dependency=f"afterany:{':'.join(mains)}" if mains else None,
-        additional_parameters=(*_kept(like), _PAUSE) if pause else _kept(like),
+        additional_parameters=(*_select_inherited_options(like), _PAUSE)
+        if pause
+        else _select_inherited_options(like),
     )
     name = f"{launch}-auto-resume-{index}"
     return JobSpec(index=index, name=name, runs=(), resources=resources, requeue=True)
 
 
-def _place(asked: ResourceSpec, cluster: Cluster) -> dict[str, str | None]:
+def _choose_service_partition_and_qos(asked: ResourceSpec, cluster: Cluster) -> dict[str, str | None]:
     """Return partition, QOS and constraint; the launch's may not exist in another partition."""
     if cluster.service_partition is None:
         return {"qos": cluster.service_qos or asked.qos, "constraint": asked.constraint}
-    return {
-        "partition": cluster.service_partition,
-        "qos": cluster.service_qos,
-        "constraint": None,
-    }
+    return {"partition": cluster.service_partition, "qos": cluster.service_qos, "constraint": None}
 
 
-def _kept(asked: ResourceSpec) -> tuple[tuple[str, str | bool | None], ...]:
+def _select_inherited_options(asked: ResourceSpec) -> tuple[tuple[str, str | bool | None], ...]:
     given = asked.additional_parameters
     return tuple((key, value) for key, value in given if key.replace("_", "-") in _KEPT)
 
 
-def backlog_job(
+def build_job_submitting_backlog(
     launch: str, *, index: int, like: ResourceSpec, cluster: Cluster, after: Sequence[str]
 ) -> JobSpec:
     """Return a job without runs that submits the remaining jobs when these jobs have ended."""
-    job = auto_resume_job(
-        launch, index=index, like=like, cluster=cluster, after=after, pause=not after
-    )
+    job = build_auto_resume_job(launch, index=index, like=like, cluster=cluster, after=after, pause=not after)
     return replace(job, name=f"{launch}-backlog-{index}")
 
 
-def successor_job(launch: str, run: int, *, index: int, like: JobSpec, after: str) -> JobSpec:
+def build_next_attempt_job(launch: str, run: int, *, index: int, like: JobSpec, after: str) -> JobSpec:
     """Return the job of a run's next attempt, which starts when the job `after` has ended."""
     resources = replace(like.resources, dependency=f"afterany:{JobId.parse(after)}")
-    return job_of_runs(index, launch, (run,), (resources, like.requeue))
+    return build_job_of_runs(index, launch, (run,), (resources, like.requeue))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +122,7 @@ class SatelliteOrder:
     warn_s: float = 60.0
 
 
-def satellite_job(
+def build_satellite_job(
     launch: str, run: int, *, index: int, like: JobSpec, order: SatelliteOrder
 ) -> JobSpec:
     """Return a job without runs that brings nodes to a running run.
@@ -137,7 +133,7 @@ def satellite_job(
     asked = like.resources
     elsewhere = order.partition is not None and order.partition != asked.partition
     excluded = [asked.exclude] if asked.exclude else []
-    excluded += [compress_nodes(order.taken)] if order.taken else []
+    excluded += [compress_to_hostlist(order.taken)] if order.taken else []
     stated = dict(asked.additional_parameters)
     resources = replace(
         asked,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from hpckit.model.counted import counted, ranges, size_text
+from hpckit.model.counted import format_byte_size, format_count, format_ranges
 from hpckit.model.environment.facts import (
     AskedOfNode,
     EnvironmentComparison,
@@ -18,7 +18,7 @@ from hpckit.model.environment.facts import (
 )
 from hpckit.model.environment.health import HealthFinding, HealthVerdict, NodeHealth, XidSeen
 from hpckit.model.telemetry.vocabulary import GpuTrouble
-from hpckit.planning.compatibility.judge import judge_environment
+from hpckit.planning.compatibility.judge import find_environment_problems
 
 FATAL_XIDS = frozenset({48, 56, 57, 58, 62, 64, 65, 69, 73, 74, 79, 80, 81, 95, 119, 120})
 """XID errors after which a GPU cannot be trusted until it is reset or exchanged: those that Azure's
@@ -54,11 +54,11 @@ _TROUBLES: Mapping[GpuTrouble, tuple[str, HealthVerdict, str]] = {
 UsualValues = Mapping[tuple[str, str], int]
 """What most GPUs of a name have: active `nvlinks`, lanes of PCIe, whole watts they may take."""
 _POWER_APART = 0.02
-_TELL_POWER = "ask the administrators: a limit of power was set on it, or its power is short"
+_TELL_POWER = "ask the administrators: its power limit was lowered, or its power supply is short"
 _TELL = "tell the administrators: only they can reset or exchange it"
 
 
-def gpu_findings(
+def find_gpu_problems(
     gpus: Sequence[GpuFacts],
     xids: Sequence[XidSeen],
     node: str,
@@ -75,15 +75,15 @@ def gpu_findings(
     for gpu in gpus:
         for trouble in gpu.troubles:
             check, verdict, words = _TROUBLES[trouble]
-            yield _finding(check, verdict, gpu, node, words, _TELL)
+            yield _build_gpu_finding(check, verdict, gpu, node, words, _TELL)
         if gpu.ecc_uncorrected:
-            errors = counted(gpu.ecc_uncorrected, "uncorrectable memory error")
+            errors = format_count(gpu.ecc_uncorrected, "uncorrectable memory error")
             words = f"has had {errors} since the driver was loaded"
-            yield _finding("ecc", HealthVerdict.crit, gpu, node, words, _TELL)
-        yield from _links(gpu, node, usual)
-        yield from _power(gpu, node, usual, power_cap_w)
+            yield _build_gpu_finding("ecc", HealthVerdict.crit, gpu, node, words, _TELL)
+        yield from _find_nvlink_and_pcie_problems(gpu, node, usual)
+        yield from _find_power_limit_problem(gpu, node, usual, power_cap_w)
         if not (shared or gpu.mig):
-            yield from _others(gpu, node)
+            yield from _find_foreign_gpu_use(gpu, node)
     for xid in dict.fromkeys(xids):
         if xid.code in FATAL_XIDS | DOUBTFUL_XIDS:
             yield HealthFinding(
@@ -95,7 +95,7 @@ def gpu_findings(
             )
 
 
-def usual_values(gpus: Sequence[GpuFacts]) -> UsualValues:
+def find_usual_gpu_values(gpus: Sequence[GpuFacts]) -> UsualValues:
     """Return what most GPUs of the same name have; of several such values the largest."""
     counts: Counter[tuple[str, str, int]] = Counter()
     for gpu in gpus:
@@ -106,20 +106,20 @@ def usual_values(gpus: Sequence[GpuFacts]) -> UsualValues:
     return {(name, gpu): value for (name, gpu, value), _ in by_count}
 
 
-def _links(gpu: GpuFacts, node: str, usual: UsualValues) -> Iterator[HealthFinding]:
+def _find_nvlink_and_pcie_problems(gpu: GpuFacts, node: str, usual: UsualValues) -> Iterator[HealthFinding]:
     links = usual.get(("nvlinks", gpu.name))
     if links is not None and gpu.nvlinks is not None and gpu.nvlinks < links:
-        words = f"has {counted(gpu.nvlinks, 'active NVLink')}; others of its kind have {links}"
-        yield _finding("nvlink", HealthVerdict.crit, gpu, node, words, _TELL)
+        words = f"has {format_count(gpu.nvlinks, 'active NVLink')}; others of its kind have {links}"
+        yield _build_gpu_finding("nvlink", HealthVerdict.crit, gpu, node, words, _TELL)
     width, able, peers = gpu.pcie_width, gpu.pcie_width_max, usual.get(("pcie_width", gpu.name))
     if width is not None and able is not None and width < able:
         words = f"uses {width} of {able} lanes of PCIe"
         crit = peers is not None and peers > width
         verdict = HealthVerdict.crit if crit else HealthVerdict.warn
-        yield _finding("pcie", verdict, gpu, node, words, _TELL)
+        yield _build_gpu_finding("pcie", verdict, gpu, node, words, _TELL)
 
 
-def _power(
+def _find_power_limit_problem(
     gpu: GpuFacts, node: str, usual: UsualValues, power_cap_w: float | None
 ) -> Iterator[HealthFinding]:
     limit, others = gpu.power_limit_w, usual.get(("power_limit_w", gpu.name))
@@ -129,30 +129,30 @@ def _power(
         others = min(others, round(power_cap_w))
     if others is not None and limit < others * (1 - _POWER_APART):
         words = f"may take {limit:g} W, others of its kind {others} W: every rank would wait for it"
-        yield _finding("power", HealthVerdict.warn, gpu, node, words, _TELL_POWER)
+        yield _build_gpu_finding("power", HealthVerdict.warn, gpu, node, words, _TELL_POWER)
     elif power_cap_w is not None and limit > power_cap_w * (1 + _POWER_APART):
         words = f"may take {limit:g} W; cluster.power_cap_w is {power_cap_w:g}"
         hint = "nothing has set it: ask the administrators, or for the option of sbatch that does "
         hint += "(cluster.power_cap_option)"
-        yield _finding("power", HealthVerdict.warn, gpu, node, words, hint)
+        yield _build_gpu_finding("power", HealthVerdict.warn, gpu, node, words, hint)
 
 
-def _others(gpu: GpuFacts, node: str) -> Iterator[HealthFinding]:
+def _find_foreign_gpu_use(gpu: GpuFacts, node: str) -> Iterator[HealthFinding]:
     used, whole = gpu.memory_used_bytes or 0, gpu.memory_bytes or 0
     large = used > max(FOREIGN_BYTES, FOREIGN_SHARE * whole)
     verdict = HealthVerdict.crit if large else HealthVerdict.warn
-    hint = "left by an earlier job, or of another one: ask the administrators to end it"
+    hint = "left by an earlier job, or from another job: ask the administrators to end it"
     if gpu.processes:
         ids = ", ".join(map(str, gpu.processes[:5]))
-        words = f"is used by {counted(len(gpu.processes), 'other process')} ({ids})"
-        words += f", with {size_text(used)}" if used else ""
-        yield _finding("gpu processes", verdict, gpu, node, words, hint)
+        words = f"is used by {format_count(len(gpu.processes), 'other process')} ({ids})"
+        words += f", with {format_byte_size(used)}" if used else ""
+        yield _build_gpu_finding("gpu processes", verdict, gpu, node, words, hint)
     elif large:
-        words = f"has {size_text(used)} of {size_text(whole)} in use before the run starts"
-        yield _finding("gpu memory", verdict, gpu, node, words, hint)
+        words = f"has {format_byte_size(used)} of {format_byte_size(whole)} in use before the run starts"
+        yield _build_gpu_finding("gpu memory", verdict, gpu, node, words, hint)
 
 
-def _finding(
+def _build_gpu_finding(
     check: str, verdict: HealthVerdict, gpu: GpuFacts, node: str, words: str, hint: str
 ) -> HealthFinding:
     return HealthFinding(check, verdict, f"GPU {gpu.index} on {node} {words}", hint, gpu.uuid)
@@ -168,12 +168,12 @@ AVAILABLE_SHARE = 0.9
 _JUDGED_HERE = frozenset({"memory"})
 
 
-def host_findings(health: NodeHealth, node: str, asked: AskedOfNode) -> Iterator[HealthFinding]:
+def find_host_problems(health: NodeHealth, node: str, asked: AskedOfNode) -> Iterator[HealthFinding]:
     """Yield what is wrong with a node apart from its GPUs."""
-    yield from _environment(health.environment, asked)
-    yield from _shared_memory(health, node)
-    yield from _memory(health, node, asked)
-    yield from _folder(health, node)
+    yield from _find_environment_problems(health.environment, asked)
+    yield from _find_full_shared_memory(health, node)
+    yield from _find_host_memory_shortage(health, node, asked)
+    yield from _find_run_folder_write_problem(health, node)
     if asked.nodes > 1 and health.unresolved:
         yield HealthFinding(
             check="names",
@@ -185,16 +185,16 @@ def host_findings(health: NodeHealth, node: str, asked: AskedOfNode) -> Iterator
         yield HealthFinding(
             check="numa",
             verdict=HealthVerdict.warn,
-            message=f"the job has no CPU on {node} next to GPU {ranges(health.far_gpus)}: data "
-            "takes the way through the other socket",
+            message=f"the job has no CPU on {node} next to GPU {format_ranges(health.far_gpus)}: "
+            "data takes the way through the other socket",
             hint="ask Slurm for CPUs next to GPUs (resources.additional_parameters.gres_flags="
             "enforce-binding), or for whole nodes (resources.exclusive=true)",
         )
 
 
-def _environment(facts: EnvironmentFacts, asked: AskedOfNode) -> Iterator[HealthFinding]:
+def _find_environment_problems(facts: EnvironmentFacts, asked: AskedOfNode) -> Iterator[HealthFinding]:
     comparison = EnvironmentComparison(here=facts, node=None, asked=asked)
-    for finding in judge_environment(comparison):
+    for finding in find_environment_problems(comparison):
         if finding.key in _JUDGED_HERE:
             continue
         yield HealthFinding(
@@ -205,21 +205,21 @@ def _environment(facts: EnvironmentFacts, asked: AskedOfNode) -> Iterator[Health
         )
 
 
-def _shared_memory(health: NodeHealth, node: str) -> Iterator[HealthFinding]:
-    found = health.environment.file_system(FolderRole.shared_memory)
+def _find_full_shared_memory(health: NodeHealth, node: str) -> Iterator[HealthFinding]:
+    found = health.environment.find_file_system(FolderRole.shared_memory)
     if found is None or found.free_bytes is None or found.size_bytes is None:
         return
     if found.free_bytes < min(LEAST_SHARED, found.size_bytes / 2):
         yield HealthFinding(
             check=found.role,
             verdict=HealthVerdict.crit,
-            message=f"{found.path} on {node} has {size_text(found.free_bytes)} of "
-            f"{size_text(found.size_bytes)} free: ranks and DataLoader workers need more",
+            message=f"{found.path} on {node} has {format_byte_size(found.free_bytes)} of "
+            f"{format_byte_size(found.size_bytes)} free: ranks and DataLoader workers need more",
             hint=f"`ls -l {found.path}` there shows whose files fill it; earlier jobs leave some",
         )
 
 
-def _memory(health: NodeHealth, node: str, asked: AskedOfNode) -> Iterator[HealthFinding]:
+def _find_host_memory_shortage(health: NodeHealth, node: str, asked: AskedOfNode) -> Iterator[HealthFinding]:
     wanted, granted = asked.memory_bytes, health.environment.memory_bytes
     if wanted is None:
         return
@@ -227,21 +227,21 @@ def _memory(health: NodeHealth, node: str, asked: AskedOfNode) -> Iterator[Healt
         yield HealthFinding(
             check="memory",
             verdict=HealthVerdict.crit,
-            message=f"{node} grants {size_text(granted)} of memory, and resources.mem_gb asks for "
-            f"{size_text(wanted)}",
+            message=f"{node} grants {format_byte_size(granted)} of memory, and resources.mem_gb "
+            f"asks for {format_byte_size(wanted)}",
             hint="lower resources.mem_gb, or choose nodes with more memory",
         )
     elif health.available_bytes is not None and health.available_bytes < AVAILABLE_SHARE * wanted:
         yield HealthFinding(
             check="memory",
             verdict=HealthVerdict.warn,
-            message=f"{node} has {size_text(health.available_bytes)} of memory free, and "
-            f"resources.mem_gb asks for {size_text(wanted)}",
+            message=f"{node} has {format_byte_size(health.available_bytes)} of memory free, and "
+            f"resources.mem_gb asks for {format_byte_size(wanted)}",
             hint="other jobs, or files in /dev/shm, take the rest",
         )
 
 
-def _folder(health: NodeHealth, node: str) -> Iterator[HealthFinding]:
+def _find_run_folder_write_problem(health: NodeHealth, node: str) -> Iterator[HealthFinding]:
     if health.write_problem:
         yield HealthFinding(
             check="run folder",
@@ -253,7 +253,6 @@ def _folder(health: NodeHealth, node: str) -> Iterator[HealthFinding]:
         yield HealthFinding(
             check="run folder",
             verdict=HealthVerdict.warn,
-            message=f"{node} took {health.write_s:.1f} s to write a small file into the run's "
-            "folder",
+            message=f"{node} took {health.write_s:.1f} s to write a small file into the run's folder",
             hint="the file system is overloaded, or its connection there is bad",
         )

@@ -6,21 +6,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from hpckit.model.cluster.gpus_asked import asks_for_part, gpus_asked
+from hpckit.model.cluster.gpus_asked import requested_gpus_per_node, requests_part_of_gpu
 from hpckit.model.environment.facts import AskedOfNode, FolderRole
-from hpckit.model.environment.health import (
-    HealthFinding,
-    HealthReport,
-    HealthVerdict,
-    NodeInspection,
-)
+from hpckit.model.environment.health import HealthFinding, HealthReport, HealthVerdict, NodeInspection
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DeviceKind, LaunchConfig
 from hpckit.model.messages import Inspected
-from hpckit.model.nodes import shared_cause
+from hpckit.model.nodes import suggests_shared_cause
 from hpckit.model.settings import PreflightLevel
-from hpckit.planning.preflight.findings import gpu_findings, host_findings, usual_values
-from hpckit.planning.preflight.peers import peer_findings
+from hpckit.planning.preflight.findings import find_gpu_problems, find_host_problems, find_usual_gpu_values
+from hpckit.planning.preflight.peers import find_peer_differences
 from hpckit.values import dataclass, field, replace
 
 _ORDER = (HealthVerdict.crit, HealthVerdict.warn, HealthVerdict.unknown, HealthVerdict.ok)
@@ -40,15 +35,15 @@ _COMPARED = 3
 """From this many nodes on, an inspection says which of them differs from the others."""
 
 
-def inspection_level(settings: LaunchConfig) -> PreflightLevel:
+def choose_preflight_level(settings: LaunchConfig) -> PreflightLevel:
     """Return how thoroughly the nodes of a run are inspected; never `auto`."""
     level = settings.preflight.level
     if level is not PreflightLevel.auto:
         return level
-    return PreflightLevel.fast if gpus_asked(settings.resources) else PreflightLevel.off
+    return PreflightLevel.fast if requested_gpus_per_node(settings.resources) else PreflightLevel.off
 
 
-def asked_of_node(settings: LaunchConfig) -> AskedOfNode:
+def list_node_requirements(settings: LaunchConfig) -> AskedOfNode:
     """Return what a run with these settings asks of a node."""
     resources = settings.resources
     memory = None if resources.mem_gb is None else int(resources.mem_gb * 2**30)
@@ -62,11 +57,8 @@ def asked_of_node(settings: LaunchConfig) -> AskedOfNode:
     )
 
 
-def judge_nodes(
-    reports: Sequence[HealthReport],
-    level: PreflightLevel,
-    asked: AskedOfNode,
-    settings: LaunchConfig,
+def judge_node_health(
+    reports: Sequence[HealthReport], level: PreflightLevel, asked: AskedOfNode, settings: LaunchConfig
 ) -> tuple[NodeInspection, ...]:
     """Return the verdict on each node, in the order of the reports.
 
@@ -75,32 +67,29 @@ def judge_nodes(
     """
     found: dict[str, list[HealthFinding]] = defaultdict(list)
     gpus = [gpu for report in reports if report.health for gpu in report.health.gpus or ()]
-    usual = usual_values(gpus)
-    shared = settings.sweep.runs_per_gpu > 1 or asks_for_part(settings.resources)
+    usual = find_usual_gpu_values(gpus)
+    shared = settings.sweep.runs_per_gpu > 1 or requests_part_of_gpu(settings.resources)
     cap = settings.cluster.power_cap_w
     for report in reports:
         if report.health is None:
             continue
         health = report.health
-        found[report.node] += host_findings(health, report.node, asked)
-        found[report.node] += gpu_findings(
-            health.gpus or (),
-            health.xids,
-            report.node,
-            usual,
-            shared=shared,
-            power_cap_w=cap,
+        found[report.node] += find_host_problems(health, report.node, asked)
+        found[report.node] += find_gpu_problems(
+            health.gpus or (), health.xids, report.node, usual, shared=shared, power_cap_w=cap
         )
-    for node, finding in peer_findings(reports, settings.preflight.clock_s):
+    for node, finding in find_peer_differences(reports, settings.preflight.clock_s):
         found[node].append(finding)
-    everywhere = _everywhere(reports, found)
+    everywhere = _find_checks_failed_on_all_nodes(reports, found)
     return tuple(
-        _inspection(report, level, [_softened(each, everywhere) for each in found[report.node]])
+        _build_node_inspection(
+            report, level, [_downgrade_finding_shared_by_all(each, everywhere) for each in found[report.node]]
+        )
         for report in reports
     )
 
 
-def _everywhere(
+def _find_checks_failed_on_all_nodes(
     reports: Sequence[HealthReport], found: Mapping[str, Sequence[HealthFinding]]
 ) -> frozenset[str]:
     """Return the checks that are critical on every node that could tell, and of no node's own.
@@ -109,15 +98,11 @@ def _everywhere(
     is said of torch's CUDA.
     """
     critical = {
-        report.node: {
-            each.check for each in found[report.node] if each.verdict is HealthVerdict.crit
-        }
+        report.node: {each.check for each in found[report.node] if each.verdict is HealthVerdict.crit}
         for report in reports
         if report.health is not None
     }
-    with_gpus = {
-        report.node for report in reports if report.health and report.health.environment.driver.gpus
-    }
+    with_gpus = {report.node for report in reports if report.health and report.health.environment.driver.gpus}
     sound = {node for node, checks in critical.items() if not checks & _OF_THE_NODE}
     shared = set[str]()
     for check in set[str]().union(*critical.values()):
@@ -131,13 +116,13 @@ def _everywhere(
     return frozenset(shared - (_OF_THE_NODE if seen else _OF_THE_NODE - {"GPUs"}))
 
 
-def _softened(finding: HealthFinding, everywhere: frozenset[str]) -> HealthFinding:
+def _downgrade_finding_shared_by_all(finding: HealthFinding, everywhere: frozenset[str]) -> HealthFinding:
     if finding.verdict is HealthVerdict.crit and finding.check in everywhere:
         return replace(finding, verdict=HealthVerdict.warn)
     return finding
 
 
-def _inspection(
+def _build_node_inspection(
     report: HealthReport, level: PreflightLevel, findings: Sequence[HealthFinding]
 ) -> NodeInspection:
     if report.health is None:
@@ -147,22 +132,22 @@ def _inspection(
             message=f"{report.node} could not be inspected: {report.problem}",
         )
         findings = [silent]
-    ordered = sorted(findings, key=lambda one: _ORDER.index(one.verdict))
+    ordered = sorted(findings, key=lambda finding: _ORDER.index(finding.verdict))
     verdict = ordered[0].verdict if ordered else HealthVerdict.ok
     return NodeInspection(node=report.node, level=level, verdict=verdict, findings=tuple(ordered))
 
 
-def unhealthy_nodes(inspections: Sequence[NodeInspection]) -> dict[str, str]:
+def list_unhealthy_nodes(inspections: Sequence[NodeInspection]) -> dict[str, str]:
     """Return the nodes that a run avoids, with the reasons in words.
 
     None if they are most of many: then they share the cause, and no other node is better.
     """
     bad = {
-        inspection.node: inspection.reason
+        inspection.node: inspection.critical_findings_text
         for inspection in inspections
         if inspection.verdict is HealthVerdict.crit
     }
-    return {} if shared_cause(len(bad), len(inspections)) else bad
+    return {} if suggests_shared_cause(len(bad), len(inspections)) else bad
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,29 +160,29 @@ class KnownHealth:
     unhealthy: Mapping[str, str] = field(default_factory=dict)
     grounds: Mapping[str, tuple[bool, bool]] = field(default_factory=dict)
 
-    def after_inspection(
-        self, inspections: Sequence[NodeInspection], level: PreflightLevel
-    ) -> KnownHealth:
+    def after_inspection(self, inspections: Sequence[NodeInspection], level: PreflightLevel) -> KnownHealth:
         """Return what is known after these inspections.
 
         A node is unhealthy no longer if an inspection found it well that was as thorough and that
         compared it with others, if it was compared before.
         """
         unhealthy, grounds = dict(self.unhealthy), dict(self.grounds)
-        answered = [one for one in inspections if one.verdict is not HealthVerdict.unknown]
+        answered = [
+            inspection for inspection in inspections if inspection.verdict is not HealthVerdict.unknown
+        ]
         present = (level is PreflightLevel.medium, len(answered) >= _COMPARED)
         for one in answered:
             before = grounds.get(one.node, (False, False))
             if all(now >= then for now, then in zip(present, before, strict=True)):
                 unhealthy.pop(one.node, None)
                 grounds.pop(one.node, None)
-        for node, why in unhealthy_nodes(inspections).items():
+        for node, why in list_unhealthy_nodes(inspections).items():
             unhealthy[node] = why
             grounds[node] = max(present, grounds.get(node, present))
         return KnownHealth(unhealthy, grounds)
 
 
-def read_answer(
+def build_health_report_of_node(
     node: str, answer: Inspected, sent_at: datetime, heard_at: datetime
 ) -> HealthReport:
     """Return a node's answer to an order, with what it says of the node's clock.
@@ -216,7 +201,7 @@ def read_answer(
     )
 
 
-def unhealthy_failure(bad: Mapping[str, str]) -> Failure:
+def build_unhealthy_nodes_failure(bad: Mapping[str, str]) -> Failure:
     """Return the failure of a round that cannot start without these nodes."""
     reasons = [*bad.values()]
     more = len(reasons) - _SHOWN

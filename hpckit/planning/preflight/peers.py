@@ -36,8 +36,8 @@ Found = Iterator[tuple[str, HealthFinding]]
 """Findings, each with the name of its node."""
 
 
-def peer_findings(reports: Sequence[HealthReport], clock_s: float) -> Found:
-    """Yield what differs from most other nodes; nothing of nodes that did not answer."""
+def find_peer_differences(reports: Sequence[HealthReport], clock_s: float) -> Found:
+    """Yield what differs from most other nodes; nothing about nodes that did not answer."""
     answered = [report for report in reports if report.health is not None]
     for check, read in _VERSIONS.items():
         values = {
@@ -45,13 +45,13 @@ def peer_findings(reports: Sequence[HealthReport], clock_s: float) -> Found:
             for report in answered
             if report.health is not None and (value := read(report.health.environment)) is not None
         }
-        yield from _odd_ones(check, values, critical=check in _MUST_AGREE)
-    yield from _clocks(answered, clock_s)
-    yield from _speeds(answered)
-    yield from pair_findings(reports)
+        yield from _find_outlier_values(check, values, critical=check in _MUST_AGREE)
+    yield from _find_wrong_clocks(answered, clock_s)
+    yield from _find_compute_device_problems(answered)
+    yield from find_nodes_slow_with_neighbours(reports)
 
 
-def slow_ones(
+def find_slow_peers(
     rates: Mapping[T, float], warn: float, crit: float
 ) -> Iterator[tuple[T, float, HealthVerdict]]:
     """Yield who is slow: below the share `warn` of the median, with its share, and the verdict."""
@@ -62,7 +62,7 @@ def slow_ones(
             yield who, rate / usual, verdict
 
 
-def _odd_ones(check: str, values: Mapping[str, str], *, critical: bool) -> Found:
+def _find_outlier_values(check: str, values: Mapping[str, str], *, critical: bool) -> Found:
     usual, most = Counter(values.values()).most_common(1)[0] if values else ("", 0)
     if most == len(values):
         return
@@ -79,7 +79,7 @@ def _odd_ones(check: str, values: Mapping[str, str], *, critical: bool) -> Found
 _EQUAL = "ranks of one run need the same software: name a Python on a shared file system"
 
 
-def _clocks(reports: Sequence[HealthReport], clock_s: float) -> Found:
+def _find_wrong_clocks(reports: Sequence[HealthReport], clock_s: float) -> Found:
     # If the supervisor's own clock was set meanwhile, nothing is known.
     known = [
         report
@@ -91,14 +91,14 @@ def _clocks(reports: Sequence[HealthReport], clock_s: float) -> Found:
     if len(known) < 2:  # noqa: PLR2004  # nothing to compare with
         return
     # The supervisor's own clock may be the one that is wrong: what counts is where most agree.
-    usual, agreeing = _common_offsets(known)
+    usual, agreeing = _find_common_clock_offsets(known)
     most = 2 * agreeing > len(known)
     for value in known:
         if most:
-            surely = min((_ahead(value, offset, offset) for offset in usual), key=abs)
+            surely = min((_clock_seconds_surely_ahead(value, offset, offset) for offset in usual), key=abs)
         else:
             others = ((each.ahead_least_s, each.ahead_most_s) for each in known)
-            surely = max((_ahead(value, *bounds) for bounds in others), key=abs)
+            surely = max((_clock_seconds_surely_ahead(value, *bounds) for bounds in others), key=abs)
         if abs(surely) < min(_CLOCK_WARN_S, clock_s):
             continue
         crit = most and len(known) >= LEAST_PEERS and abs(surely) > clock_s
@@ -106,35 +106,27 @@ def _clocks(reports: Sequence[HealthReport], clock_s: float) -> Found:
         whose = "those of the other nodes" if most else "that of another node"
         words = f"the clock of {value.node} is {abs(surely):.0f} s {side} {whose}"
         verdict = HealthVerdict.crit if crit else HealthVerdict.warn
-        yield (
-            value.node,
-            HealthFinding("clock", verdict, words, _NTP),
-        )
+        yield (value.node, HealthFinding("clock", verdict, words, _NTP))
 
 
-def _common_offsets(reports: Sequence[HealthReport]) -> tuple[list[float], int]:
+def _find_common_clock_offsets(reports: Sequence[HealthReport]) -> tuple[list[float], int]:
     """Return the differences to the supervisor's clock that most nodes may have, and how many may.
 
     A node that took long to answer may agree with several: none of these is odd then.
     """
-    ends = sorted(
-        {end for report in reports for end in (report.ahead_least_s, report.ahead_most_s)}
-    )
-    counts = [
-        sum(report.ahead_least_s <= end <= report.ahead_most_s for report in reports)
-        for end in ends
-    ]
+    ends = sorted({end for report in reports for end in (report.ahead_least_s, report.ahead_most_s)})
+    counts = [sum(report.ahead_least_s <= end <= report.ahead_most_s for report in reports) for end in ends]
     best = max(counts)
     return [end for end, count in zip(ends, counts, strict=True) if count == best], best
 
 
-def _ahead(one: HealthReport, least: float, most: float) -> float:
+def _clock_seconds_surely_ahead(one: HealthReport, least: float, most: float) -> float:
     """Return how far a clock is surely ahead of others within these bounds; below 0 behind them."""
     ahead = one.ahead_least_s - most
     return ahead if ahead > 0 else min(one.ahead_most_s - least, 0.0)
 
 
-def _speeds(reports: Sequence[HealthReport]) -> Found:
+def _find_compute_device_problems(reports: Sequence[HealthReport]) -> Found:
     devices = [
         (report.node, speed)
         for report in reports
@@ -143,13 +135,13 @@ def _speeds(reports: Sequence[HealthReport]) -> Found:
     ]
     for name in dict.fromkeys(speed.name for _, speed in devices if speed.name):
         alike = [(node, speed) for node, speed in devices if speed.name == name]
-        yield from _slow_ones(alike)
-        yield from _slow_links(alike)
-        yield from _wrong_results(alike)
+        yield from _find_slow_devices(alike)
+        yield from _find_slow_pcie_links(alike)
+        yield from _find_wrong_compute_results(alike)
     for node, speed in devices:
         if speed.problem:
             words = f"{speed.device} on {node} could not compute: {speed.problem}"
-            yield node, _device(speed, "compute", HealthVerdict.warn, words, "")
+            yield node, _build_device_finding(speed, "compute", HealthVerdict.warn, words, "")
 
 
 _RATES: Mapping[str, tuple[str, Callable[[DeviceSpeed], float | None]]] = {
@@ -157,24 +149,24 @@ _RATES: Mapping[str, tuple[str, Callable[[DeviceSpeed], float | None]]] = {
     "memory bandwidth": ("copies memory", lambda one: one.copy_bytes_s),
     "host to device": ("receives data from its host", lambda one: one.to_device_bytes_s),
     "device to host": ("sends data to its host", lambda one: one.to_host_bytes_s),
-    "all-reduce": ("adds with the other GPUs of its node", lambda one: one.all_reduce_bytes_s),
+    "all-reduce": ("all-reduces with other GPUs of its node", lambda one: one.all_reduce_bytes_s),
 }
 
 
-def _slow_ones(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
+def _find_slow_devices(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
     for check, (words, read) in _RATES.items():
         found = {place: read(one) for place, (_, one) in enumerate(alike)}
         rates = {place: rate for place, rate in found.items() if rate is not None}
-        for place, share, verdict in slow_ones(rates, SLOW_WARN, SLOW_CRIT):
+        for place, share, verdict in find_slow_peers(rates, SLOW_WARN, SLOW_CRIT):
             node, one = alike[place]
             told = f"{one.device} on {node} {words} at {share:.0%} of the speed of its peers"
-            yield node, _device(one, check, verdict, told, _SLOW)
+            yield node, _build_device_finding(one, check, verdict, told, _SLOW)
 
 
 _SLOW = "heat, a power limit, another job or a broken link: every rank would wait for it"
 
 
-def _slow_links(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
+def _find_slow_pcie_links(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
     """Yield links that are below what GPU and host are able to, while data goes over them.
 
     Peers that are faster show that it is not the site's usual state.
@@ -187,7 +179,7 @@ def _slow_links(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
             if now < able:
                 verdict = HealthVerdict.crit if now < usual else HealthVerdict.warn
                 told = f"{one.device} on {node} {words.format(now=now, able=able)} under load"
-                yield node, _device(one, "pcie", verdict, told, _LINK)
+                yield node, _build_device_finding(one, "pcie", verdict, told, _LINK)
 
 
 _LINKS: Sequence[tuple[str, Callable[[GpuFacts], tuple[int | None, int | None]]]] = (
@@ -197,28 +189,28 @@ _LINKS: Sequence[tuple[str, Callable[[GpuFacts], tuple[int | None, int | None]]]
     ),
     ("uses {now} of {able} lanes of PCIe", lambda link: (link.pcie_width, link.pcie_width_max)),
 )
-_LINK = "its card or riser sits badly, or the slot is set to less: tell the administrators"
+_LINK = "its card or riser is loose, or its slot is configured slower: tell the administrators"
 
 
-def _wrong_results(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
+def _find_wrong_compute_results(alike: Sequence[tuple[str, DeviceSpeed]]) -> Found:
     told = [(node, one) for node, one in alike if one.checksum is not None]
     for node, one in told:
         if one.repeats is False:
             words = f"{one.device} on {node} computed the same product twice, with two results"
-            yield node, _device(one, "checksum", HealthVerdict.crit, words, _WRONG)
+            yield node, _build_device_finding(one, "checksum", HealthVerdict.crit, words, _WRONG)
     usual, most = Counter(one.checksum for _, one in told).most_common(1)[0] if told else ("", 0)
     if len(told) < LEAST_PEERS or 2 * most <= len(told):
         return
     for node, one in told:
         if one.checksum != usual and one.repeats is not False:
-            words = f"{one.device} on {node} computes another product than its peers"
-            yield node, _device(one, "checksum", HealthVerdict.crit, words, _WRONG)
+            words = f"{one.device} on {node} computes a different product than its peers"
+            yield node, _build_device_finding(one, "checksum", HealthVerdict.crit, words, _WRONG)
 
 
 _WRONG = "its results cannot be trusted (silent data corruption): tell the administrators"
 
 
-def _device(
+def _build_device_finding(
     one: DeviceSpeed, check: str, verdict: HealthVerdict, message: str, hint: str
 ) -> HealthFinding:
     gpu = None if one.device == "cpu" else one.device
@@ -238,22 +230,22 @@ _HINT = (
 )
 
 
-def neighbour_rounds(count: int) -> tuple[Round, ...]:
+def plan_neighbour_rounds(count: int) -> tuple[Round, ...]:
     """Return the rounds in which each of `count` nodes meets its two neighbours once.
 
     Pairs of a round have no node in common, and can be measured at the same time. The last node is
     a neighbour of the first. Empty for fewer than three nodes.
 
-    Example: `neighbour_rounds(4)` is `(((0, 1), (2, 3)), ((0, 3), (1, 2)))`.
+    Example: `plan_neighbour_rounds(4)` is `(((0, 1), (2, 3)), ((0, 3), (1, 2)))`.
     """
     if count < LEAST_PEERS:
         return ()
     ring = [(place, place + 1) for place in range(count - 1)] + [(0, count - 1)]
     even, odd = ring[0 : count - 1 : 2], ring[1 : count - 1 : 2]
-    return tuple(rounds_of([*even, *odd, ring[-1]]))
+    return tuple(group_pairs_into_rounds([*even, *odd, ring[-1]]))
 
 
-def rounds_of(pairs: Sequence[Group]) -> list[Round]:
+def group_pairs_into_rounds(pairs: Sequence[Group]) -> list[Round]:
     """Return rounds that have each of these pairs once, and no node twice in a round."""
     rounds: list[list[Group]] = []
     for pair in pairs:
@@ -266,10 +258,10 @@ def rounds_of(pairs: Sequence[Group]) -> list[Round]:
     return [tuple(one) for one in rounds]
 
 
-def other_order(count: int) -> tuple[int, ...]:
+def reorder_with_new_neighbours(count: int) -> tuple[int, ...]:
     """Return an order of `count` nodes in which nearly all have two other neighbours.
 
-    Example: `other_order(6)` is `(0, 2, 4, 1, 5, 3)`.
+    Example: `reorder_with_new_neighbours(6)` is `(0, 2, 4, 1, 5, 3)`.
     """
     odd = [*range(1, count, 2)]
     if count % 2 == 0 and len(odd) > 1:
@@ -278,23 +270,20 @@ def other_order(count: int) -> tuple[int, ...]:
     return (*range(0, count, 2), *odd)
 
 
-def is_uneven(reports: Sequence[HealthReport]) -> bool:
+def are_pair_rates_uneven(reports: Sequence[HealthReport]) -> bool:
     """Return whether some pairs are much slower than others, whichever are usual."""
-    rates = [
-        each.bytes_s for report in reports for each in report.pairs if each.bytes_s is not None
-    ]
+    rates = [each.bytes_s for report in reports for each in report.pairs if each.bytes_s is not None]
     return bool(rates) and min(rates) < _WARN * max(rates)
 
 
-def pair_findings(reports: Sequence[HealthReport]) -> Found:
+def find_nodes_slow_with_neighbours(reports: Sequence[HealthReport]) -> Found:
     """Yield nodes that are slow with all their neighbours, or reach none that others reach.
 
     Each node adds with its two neighbours in the order of nodes; if some are slow, with two others
     too. What counts is the fastest: a healthy node between two slow ones is fast with the others.
     """
     rates = {
-        report.node: [each.bytes_s for each in report.pairs if each.bytes_s is not None]
-        for report in reports
+        report.node: [each.bytes_s for each in report.pairs if each.bytes_s is not None] for report in reports
     }
     fastest = {node: max(each) for node, each in rates.items() if each}
     for report in reports:
@@ -305,12 +294,12 @@ def pair_findings(reports: Sequence[HealthReport]) -> Found:
                 problem = next((each.problem for each in report.pairs if each.problem), "no answer")
                 words = f"{report.node} could not exchange data with {partners}: {problem}"
                 yield report.node, HealthFinding("network", HealthVerdict.crit, words, _HINT)
-    for node, share, verdict in slow_ones(fastest, _WARN, _CRIT):
-        words = f"{node} adds with other nodes at {share:.0%} of the speed of its peers"
+    for node, share, verdict in find_slow_peers(fastest, _WARN, _CRIT):
+        words = f"{node} all-reduces with other nodes at {share:.0%} of the speed of its peers"
         yield node, HealthFinding("network", verdict, words, _HINT)
 
 
-def faster_pairs(
+def keep_faster_pair_rates(
     reports: Sequence[HealthReport], again: Sequence[HealthReport]
 ) -> list[HealthReport]:
     """Return the reports with all pairs of two measurements, of each the better rate."""

@@ -4,58 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hpckit.model.counted import counted
+from hpckit.model.counted import format_count
 from hpckit.model.events import Event, NodeDraining, Warned
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DrainPolicy, Recovery
 from hpckit.model.states import DrainAction, RoundAction
-from hpckit.planning.recovery.ledger import Ledger, exhausted
-from hpckit.planning.recovery.node_choice import without
+from hpckit.planning.recovery.ledger import Ledger, explain_exhausted_restart_budget
+from hpckit.planning.recovery.node_choice import filter_out_nodes
 from hpckit.planning.recovery.round_view import (
     NOTICE_CODE,
     Action,
     NewRound,
     RoundView,
     Stay,
-    new_attempt,
-    round_ended,
+    build_end_with_new_attempt,
+    build_round_ended_event,
 )
 
 
-def on_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action | Stay:
+def decide_on_drain(view: RoundView, policy: Recovery, past: Ledger) -> Action | Stay:
     """Return what to do when nodes that a round runs on are being drained.
 
-    Slurm lets the job continue, so the round does not leave if that would lose steps, or nodes that
-    cannot be replaced. The new round has no node that is being drained, so no node is left twice
-    for one drain.
+    Slurm lets the job continue, so the round does not leave if that would lose steps, or nodes that cannot be
+    replaced. The new round has no node that is being drained, so no node is left twice for one drain.
     """
-    failure = drain_failure(view)
+    failure = build_drain_failure(view)
     if failure.node is None:
         return Stay(because="none of its nodes is being drained now")
     if not view.saved:
         return Stay(because="nothing has been saved yet to continue from")
-    ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
-    excluded = ledger.excluded(policy, view.at)
-    good = without(view.standing, excluded | view.draining.keys() | view.unhealthy.keys())
+    ledger = past.after_round(build_round_ended_event(view, failure, RoundAction.end), view.attempt)
+    excluded = ledger.list_nodes_failing_too_often(policy, view.at)
+    good = filter_out_nodes(view.standing, excluded | view.draining.keys() | view.unhealthy.keys())
     if len(good) >= len(view.members):
-        return NewRound(because=failure, nodes=view.placed(good))
-    bound = _bound(view, failure, policy, ledger)
+        return NewRound(because=failure, nodes=view.choose_next_nodes(good))
+    bound = _explain_ignored_drain(view, failure, policy, ledger)
     if bound is not None:
         return Stay(because=f"no spare node can take over{bound}")
-    return new_attempt(failure, NOTICE_CODE, excluded)
+    return build_end_with_new_attempt(failure, NOTICE_CODE, excluded)
 
 
-def _bound(view: RoundView, failure: Failure, policy: Recovery, ledger: Ledger) -> str | None:
+def _explain_ignored_drain(view: RoundView, failure: Failure, policy: Recovery, ledger: Ledger) -> str | None:
     """Return why a run without a spare node ignores a drain; None if it leaves."""
     if policy.on_drain is not DrainPolicy.leave:
         return ""
     if not view.requeues:
-        return ", and no new attempt can be asked for"
-    spent = exhausted(ledger, failure, policy)
+        return ", and no new attempt would follow: the job cannot be queued again"
+    spent = explain_exhausted_restart_budget(ledger, failure, policy)
     return None if spent is None else f"; {spent or 'recovery.restarts.drained is 0'}"
 
 
-def drain_failure(view: RoundView) -> Failure:
+def build_drain_failure(view: RoundView) -> Failure:
     """Return the failure recorded when a round leaves the nodes that are being drained."""
     nodes = {node: view.draining[node] for node in view.members if node in view.draining}
     said = [f"{node} is being drained ({why})".replace(" ()", "") for node, why in nodes.items()]
@@ -68,7 +67,7 @@ def drain_failure(view: RoundView) -> Failure:
     )
 
 
-def describe_drains(
+def build_drain_action_and_events(
     view: RoundView, action: Action | Stay, told: Mapping[str, DrainAction]
 ) -> tuple[DrainAction, list[Event]]:
     """Return what is done about a round's drained nodes, and what to record of it.
@@ -90,28 +89,28 @@ def describe_drains(
     return taken, found
 
 
-def on_straggler(view: RoundView, policy: Recovery, past: Ledger) -> NewRound | Stay:
+def decide_on_straggler(view: RoundView, policy: Recovery, past: Ledger) -> NewRound | Stay:
     """Return what to do when nodes that a round runs on are slower than the others.
 
     Only spare nodes take over: a slow run is better than one that waits in the queue again.
     """
-    failure = straggler_failure(view)
+    failure = build_straggler_failure(view)
     if failure.node is None:
         return Stay(because="it is not among the nodes of this round")
     if not view.saved:
         return Stay(because="nothing has been saved yet to continue from")
-    ledger = past.after(round_ended(view, failure, RoundAction.end), view.attempt)
-    spent = exhausted(ledger, failure, policy)
+    ledger = past.after_round(build_round_ended_event(view, failure, RoundAction.end), view.attempt)
+    spent = explain_exhausted_restart_budget(ledger, failure, policy)
     if spent is not None:
         return Stay(because=spent or "recovery.restarts.straggler is 0")
-    unwelcome = ledger.excluded(policy, view.at) | _shunned(view)
-    good = without(view.standing, unwelcome)
+    unwelcome = ledger.list_nodes_failing_too_often(policy, view.at) | _list_nodes_of_last_resort(view)
+    good = filter_out_nodes(view.standing, unwelcome)
     if len(good) < len(view.members):
         return Stay(because="no spare node can take over")
-    return NewRound(because=failure, nodes=view.placed(good))
+    return NewRound(because=failure, nodes=view.choose_next_nodes(good))
 
 
-def straggler_failure(view: RoundView) -> Failure:
+def build_straggler_failure(view: RoundView) -> Failure:
     """Return the failure recorded when a round leaves its slow nodes."""
     nodes = {node: view.slow[node] for node in view.members if node in view.slow}
     return Failure(
@@ -123,29 +122,29 @@ def straggler_failure(view: RoundView) -> Failure:
     )
 
 
-def on_resize(view: RoundView, policy: Recovery, past: Ledger) -> NewRound | Stay:
+def decide_on_resize(view: RoundView, policy: Recovery, past: Ledger) -> NewRound | Stay:
     """Return what to do when a round may have more or fewer replicas, or its nodes are leaving.
 
     Replicas that keep all of their nodes are not touched, unless one of these is being drained. No
     new node is one that failed too often, is slow or is being drained.
     """
-    nodes = view.placed(resizable_nodes(view, policy, past), view.draining)
+    nodes = view.choose_next_nodes(list_nodes_for_resize(view, policy, past), view.draining)
     if nodes == view.members:
         return Stay(because="its nodes are all that it can use")
     if len(nodes) < view.fewest or not nodes:
         return Stay(because=f"{len(nodes)} of its nodes would be left, and it needs {view.fewest}")
     if not view.saved and {*view.members} <= {*view.standing}:
         return Stay(because="nothing has been saved yet to continue from")
-    return NewRound(because=resize_failure(view, nodes), nodes=nodes)
+    return NewRound(because=build_resize_failure(view, nodes), nodes=nodes)
 
 
-def resizable_nodes(view: RoundView, policy: Recovery, past: Ledger) -> Sequence[str]:
+def list_nodes_for_resize(view: RoundView, policy: Recovery, past: Ledger) -> Sequence[str]:
     """Return the nodes that a round of another size may have, present ones included."""
-    shy = past.excluded(policy, view.at) | _shunned(view)
+    shy = past.list_nodes_failing_too_often(policy, view.at) | _list_nodes_of_last_resort(view)
     return [node for node in view.standing if node in view.members or node not in shy]
 
 
-def resize_failure(view: RoundView, nodes: Sequence[str] = ()) -> Failure:
+def build_resize_failure(view: RoundView, nodes: Sequence[str] = ()) -> Failure:
     """Return the failure recorded when a round leaves to continue in another size."""
     gone = [node for node in view.members if node not in view.standing]
     words = describe_resize(view, nodes) if nodes else "to change its size"
@@ -158,11 +157,11 @@ def describe_resize(view: RoundView, nodes: Sequence[str]) -> str:
     """Return in words how the size changes; in nodes if one of the rounds has no whole replicas."""
     before, after = len(view.members), len(nodes)
     if before % view.replica_nodes or after % view.replica_nodes:
-        return f"from {before} to {counted(after, 'node')}"
+        return f"from {before} to {format_count(after, 'node')}"
     whole = view.replica_nodes
-    return f"from {before // whole} to {counted(after // whole, 'replica')}"
+    return f"from {before // whole} to {format_count(after // whole, 'replica')}"
 
 
-def _shunned(view: RoundView) -> frozenset[str]:
+def _list_nodes_of_last_resort(view: RoundView) -> frozenset[str]:
     """Return the nodes that a run joins only if it has no others."""
     return frozenset({*view.draining, *view.slow, *view.unhealthy})

@@ -19,7 +19,7 @@ from hpckit.model.diagnosis.collectives import (
     RankCollectives,
     RecordedCollective,
 )
-from hpckit.model.parallel.layout import Layout, name_ranks
+from hpckit.model.parallel.layout import Layout, format_ranks
 from hpckit.values import dataclass, replace
 
 _SAME_SIZES = frozenset({"all_reduce", "broadcast", "reduce"})
@@ -51,44 +51,42 @@ class _Names:
     told: dict[int, RankCollectives]
     layout: Layout | None
 
-    def of(self, numbers: Sequence[int], *, node: bool = True) -> str:
+    def format_ranks(self, numbers: Sequence[int], *, node: bool = True) -> str:
         """Return the name of some ranks; the node only if they are all on one."""
         nodes = {one.node for rank in numbers if (one := self.told.get(rank)) and one.node}
         where = nodes.pop() if node and len(nodes) == 1 else ""
-        return name_ranks(numbers, self.layout, where)
+        return format_ranks(numbers, self.layout, where)
 
 
-def find_wait(
+def find_collective_wait(
     statements: Sequence[RankCollectives], world_size: int = 0, layout: Layout | None = None
 ) -> CollectiveWait | None:
     """Return the collective that explains why ranks wait; None if none of them waits in one.
 
-    Among several it is the one whose missing ranks wait for nobody: all others follow from it.
+    Among several it is the one whose missing ranks wait for no rank: all others follow from it.
     A group of which no rank knows the members is taken to be the whole world of `world_size`.
     `layout` names ranks by their places.
     """
     told = {statement.rank: statement for statement in statements}
     names = _Names(told=told, layout=layout)
-    waits = {
-        rank: [entry for entry in one.entries if not entry.finished] for rank, one in told.items()
-    }
+    waits = {rank: [entry for entry in one.entries if not entry.finished] for rank, one in told.items()}
     places = {
         (entry.backend, entry.group, entry.sequence)
         for entries in waits.values()
         for entry in entries
         if not entry.to_one
     }
-    found = [_look(place, told, waits, world_size) for place in places]
+    found = [_find_waiting_and_missing_ranks(place, told, waits, world_size) for place in places]
     if not found:
-        return _message_wait(names, waits)
-    chosen = min(found, key=_order)
-    return _explained(chosen, names, waits)
+        return _find_point_to_point_wait(names, waits)
+    chosen = min(found, key=_wait_sort_key)
+    return _build_collective_wait(chosen, names, waits)
 
 
-def _order(one: _Found) -> tuple[bool, bool, bool, int, float, _Place]:
+def _wait_sort_key(one: _Found) -> tuple[bool, bool, bool, int, float, _Place]:
     waited = one.first.waited_s or 0.0
     return (
-        not (one.missing or one.other or one.silent),  # nobody is known to be absent
+        not (one.missing or one.other or one.silent),  # no rank is known to be absent
         not one.idle,
         not (one.silent or one.other),
         -len(one.waiting),
@@ -97,7 +95,7 @@ def _order(one: _Found) -> tuple[bool, bool, bool, int, float, _Place]:
     )
 
 
-def _look(
+def _find_waiting_and_missing_ranks(
     place: _Place,
     told: dict[int, RankCollectives],
     waits: dict[int, list[RecordedCollective]],
@@ -105,7 +103,7 @@ def _look(
 ) -> _Found:
     backend, group, sequence = place
     progress = {
-        rank: found for rank, one in told.items() if (found := _progress(one, backend, group))
+        rank: found for rank, one in told.items() if (found := _find_group_progress(one, backend, group))
     }
     here = {
         rank: entry
@@ -114,7 +112,7 @@ def _look(
         if (entry.backend, entry.group, entry.sequence) == place and not entry.to_one
     }
     waiting = tuple(sorted(rank for rank, entry in here.items() if not entry.finished))
-    members = _members(progress.values())
+    members = _parse_group_members(progress.values())
     if not members and any(group.ranks == UNNAMED for group in progress.values()):
         members = frozenset(progress)  # a part of the world, of which these are known
     members = members or frozenset(range(world_size)) or frozenset(told)
@@ -125,7 +123,7 @@ def _look(
         place=place,
         waiting=waiting,
         missing=missing,
-        other=_differing(here),
+        other=_find_ranks_with_other_operation(here),
         silent=tuple(sorted(members - told.keys())),
         idle=tuple(rank for rank in missing if not waits[rank]),
         first=first,
@@ -134,12 +132,12 @@ def _look(
     )
 
 
-def _progress(one: RankCollectives, backend: str, group: str) -> GroupProgress | None:
+def _find_group_progress(one: RankCollectives, backend: str, group: str) -> GroupProgress | None:
     matching = [at for at in one.groups if (at.backend, at.group) == (backend, group)]
     return matching[0] if matching else None
 
 
-def _members(progress: Iterable[GroupProgress]) -> frozenset[int]:
+def _parse_group_members(progress: Iterable[GroupProgress]) -> frozenset[int]:
     for group in progress:
         try:
             return parse_stepped_ranges(group.ranks)
@@ -148,8 +146,8 @@ def _members(progress: Iterable[GroupProgress]) -> frozenset[int]:
     return frozenset()
 
 
-def _differing(here: dict[int, RecordedCollective]) -> tuple[int, ...]:
-    """Return the ranks whose operation differs from that of most; of two halves, nobody's does."""
+def _find_ranks_with_other_operation(here: dict[int, RecordedCollective]) -> tuple[int, ...]:
+    """Return the ranks whose operation differs from that of most; none if it is half and half."""
     calls = {
         rank: (entry.operation, entry.tensor if entry.operation in _SAME_SIZES else "")
         for rank, entry in here.items()
@@ -164,7 +162,7 @@ def _differing(here: dict[int, RecordedCollective]) -> tuple[int, ...]:
     return tuple(sorted(rank for rank, call in calls.items() if call != usual))
 
 
-def _explained(
+def _build_collective_wait(
     found: _Found, names: _Names, waits: dict[int, list[RecordedCollective]]
 ) -> CollectiveWait:
     backend, group, sequence = found.place
@@ -173,7 +171,7 @@ def _explained(
     usual = found.first
     if found.other:
         kept = [rank for rank in found.waiting if rank not in found.other]
-        usual = _at(names.told[kept[0]], found.place) if kept else usual
+        usual = _find_collective_entry(names.told[kept[0]], found.place) if kept else usual
     wait = CollectiveWait(
         operation=usual.operation,
         sequence=sequence,
@@ -188,61 +186,58 @@ def _explained(
         waited_s=found.first.waited_s,
         place=usual.place,
     )
-    return replace(wait, words=_words(wait, names, waits, found))
+    return replace(wait, words=_describe_wait(wait, names, waits, found))
 
 
-def _at(one: RankCollectives, place: _Place) -> RecordedCollective:
-    return next(
-        entry for entry in one.entries if (entry.backend, entry.group, entry.sequence) == place
-    )
+def _find_collective_entry(one: RankCollectives, place: _Place) -> RecordedCollective:
+    return next(entry for entry in one.entries if (entry.backend, entry.group, entry.sequence) == place)
 
 
-def _words(
-    wait: CollectiveWait,
-    names: _Names,
-    waits: dict[int, list[RecordedCollective]],
-    found: _Found,
+def _describe_wait(
+    wait: CollectiveWait, names: _Names, waits: dict[int, list[RecordedCollective]], found: _Found
 ) -> str:
     group = "the default group" if wait.group == "default_pg" else f"group {wait.group}"
     collective = f"{wait.operation} #{wait.sequence} of {group}"
     collective += f" ({wait.tensor})" if wait.tensor else ""
     at = f", at {wait.place}" if wait.place else ""
     long = f" for {wait.waited_s:.1f} s" if wait.waited_s is not None else ""
-    inside = f"{names.of(wait.waiting)} {_verb(wait.waiting, 'wait')} in it{long}{at}"
+    inside = f"{names.format_ranks(wait.waiting)} {_conjugate_verb(wait.waiting, 'wait')} in it{long}{at}"
     if wait.missing:
         blocked = [rank for rank in wait.missing if waits[rank]]
-        more = f"; {_elsewhere(blocked[0], names, waits)}" if blocked else ""
-        return f"{names.of(wait.missing)} never entered {collective}; {inside}{more}"
+        more = f"; {_describe_wait_of_missing_rank(blocked[0], names, waits)}" if blocked else ""
+        return f"{names.format_ranks(wait.missing)} never entered {collective}; {inside}{more}"
     if wait.other:
-        entry = _at(names.told[wait.other[0]], found.place)
+        entry = _find_collective_entry(names.told[wait.other[0]], found.place)
         own = f"{entry.operation}" + (f" ({entry.tensor})" if entry.tensor else "")
-        return f"{names.of(wait.other)} entered {own} in the place of {collective}; {inside}"
+        return f"{names.format_ranks(wait.other)} entered {own} instead of {collective}; {inside}"
     if wait.silent:
-        said = _verb(wait.silent, "has", "have")
-        return f"{names.of(wait.silent)} {said} not said whether it entered {collective}; {inside}"
+        said = _conjugate_verb(wait.silent, "has", "have")
+        return f"{names.format_ranks(wait.silent)} {said} not reported entering {collective}; {inside}"
     if len(wait.waiting) == found.members:
         return f"all {found.members} ranks wait in {collective}{long}{at}; none of them is missing"
     return f"all ranks entered {collective}, and {inside}"
 
 
-def _verb(numbers: Sequence[int], many: str, others: str | None = None) -> str:
+def _conjugate_verb(numbers: Sequence[int], many: str, others: str | None = None) -> str:
     if others is not None:
         return many if len(numbers) == 1 else others
     return f"{many}s" if len(numbers) == 1 else many
 
 
-def _elsewhere(rank: int, names: _Names, waits: dict[int, list[RecordedCollective]]) -> str:
+def _describe_wait_of_missing_rank(
+    rank: int, names: _Names, waits: dict[int, list[RecordedCollective]]
+) -> str:
     entry = waits[rank][0]
-    words = f"{names.of((rank,), node=False)} waits in {entry.operation}"
+    words = f"{names.format_ranks((rank,), node=False)} waits in {entry.operation}"
     if entry.peer is not None:
-        return f"{words} with {names.of((entry.peer,), node=False)}"
+        return f"{words} with {names.format_ranks((entry.peer,), node=False)}"
     return f"{words} #{entry.sequence} of group {entry.group}"
 
 
-def _message_wait(
+def _find_point_to_point_wait(
     names: _Names, waits: dict[int, list[RecordedCollective]]
 ) -> CollectiveWait | None:
-    """Return the message between two ranks whose other side waits for nobody."""
+    """Return the message between two ranks whose other side is not waiting."""
     alone = [
         (rank, entry)
         for rank, entries in waits.items()
@@ -256,7 +251,8 @@ def _message_wait(
     assert peer is not None  # noqa: S101  # chosen so above
     long = f" for {entry.waited_s:.1f} s" if entry.waited_s is not None else ""
     words = (
-        f"{names.of((rank,))} waits in {entry.operation} with {names.of((peer,), node=False)}{long}"
+        f"{names.format_ranks((rank,))} waits in {entry.operation} with "
+        f"{names.format_ranks((peer,), node=False)}{long}"
     )
     return CollectiveWait(
         operation=entry.operation,

@@ -11,16 +11,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from hpckit.model.failure import (
-    Cause,
-    ExitReason,
-    ExitStatement,
-    Failure,
-    RankExit,
-    StateKept,
-    ToldBy,
-)
-from hpckit.planning.recovery.classify import FROM_OUTSIDE, classify, failure_signature
+from hpckit.model.failure import Cause, ExitReason, ExitStatement, Failure, RankExit, StateKept, ToldBy
+from hpckit.planning.recovery.classify import FROM_OUTSIDE, classify_rank_exit, compute_failure_signature
 from hpckit.values import replace
 
 _LAST = datetime.max.replace(tzinfo=UTC)
@@ -55,18 +47,18 @@ _ENDS = {
 }
 
 
-def read_end(exits: Sequence[RankExit], *, told: bool) -> RoundOutcome:
+def find_round_outcome(exits: Sequence[RankExit], *, told: bool) -> RoundOutcome:
     """Return the combined outcome; `told` is whether the ranks were asked to leave."""
-    ends = [_read(exit_, told=told) for exit_ in exits]
+    ends = [_find_rank_outcome(exit_, told=told) for exit_ in exits]
     return max(ends, key=_WORST.__getitem__, default=RoundOutcome.failed)
 
 
-def _read(exit_: RankExit, *, told: bool) -> RoundOutcome:
+def _find_rank_outcome(exit_: RankExit, *, told: bool) -> RoundOutcome:
     if exit_.reason is ExitReason.returned:
         if exit_.kept is StateKept.unsaved:
             return RoundOutcome.unsaved
         # A trainer with handlers and state of its own (Lightning) ends its loop, with exit code 0.
-        stopped = told and exit_.kept is StateKept.nothing and returned_early((exit_,))
+        stopped = told and exit_.kept is StateKept.nothing and describe_early_return((exit_,))
         return RoundOutcome.left if stopped else RoundOutcome.completed
     if exit_.reason is ExitReason.ended:
         # Many scripts end with exit code 0 when they are asked to stop.
@@ -74,7 +66,7 @@ def _read(exit_: RankExit, *, told: bool) -> RoundOutcome:
     return _ENDS[exit_.reason]
 
 
-def stated_code(code: int, said: ExitStatement | None) -> int:
+def prefer_stated_exit_code(code: int, said: ExitStatement | None) -> int:
     """Return the exit code of a rank, as `Process.returncode` has it, by its own statement.
 
     Python had nothing left to do but to end when torch crashed it (2.13 on gloo: one exit in 20).
@@ -83,14 +75,14 @@ def stated_code(code: int, said: ExitStatement | None) -> int:
     return said.code if crashed and said is not None and said.code is not None else code
 
 
-def with_farewell(seen: RankExit, said: ExitStatement | None, *, is_command: bool) -> RankExit:
+def add_exit_reason(seen: RankExit, said: ExitStatement | None, *, is_command: bool) -> RankExit:
     """Return the exit record with why the rank left, based on the rank's own statement.
 
     A rank that left its step loop as requested has left, however its process ended after that. For
     a plain command, only the exit code is known. A rank that calls a function, or has called
     `attach()`, must report that it reached its end: exit code 0 alone is not enough.
     """
-    known = replace(seen, reason=_reason(seen, said, is_command=is_command))
+    known = replace(seen, reason=_find_exit_reason(seen, said, is_command=is_command))
     if said is None:
         return known
     counted = said.total is not None and known.reason is ExitReason.returned
@@ -104,7 +96,7 @@ def with_farewell(seen: RankExit, said: ExitStatement | None, *, is_command: boo
     )
 
 
-def _reason(seen: RankExit, said: ExitStatement | None, *, is_command: bool) -> ExitReason:
+def _find_exit_reason(seen: RankExit, said: ExitStatement | None, *, is_command: bool) -> ExitReason:
     if said is not None and said.reason is ExitReason.left:
         return ExitReason.left
     if seen.signal is not None:
@@ -119,7 +111,7 @@ def _reason(seen: RankExit, said: ExitStatement | None, *, is_command: bool) -> 
 _OF_COMMANDS: Mapping[int | None, ExitReason] = {0: ExitReason.ended, LEFT_CODE: ExitReason.left}
 
 
-def returned_early(exits: Sequence[RankExit]) -> str:
+def describe_early_return(exits: Sequence[RankExit]) -> str:
     """Return after how many steps ranks returned, and of how many; empty if all steps were done."""
     early = [
         (0 if exit_.step is None else exit_.step + 1, exit_.total)
@@ -130,39 +122,30 @@ def returned_early(exits: Sequence[RankExit]) -> str:
     return f"returned at step {done} of {total}" if done < total else ""
 
 
-def last_done(exits: Sequence[RankExit], begun: int | None) -> int | None:
+def find_last_done_step(exits: Sequence[RankExit], begun: int | None) -> int | None:
     """Return the last step of a round that was done: the last that began, unless ranks left it."""
-    done = [
-        exit_.step
-        for exit_ in exits
-        if exit_.reason is ExitReason.returned and exit_.step is not None
-    ]
+    done = [exit_.step for exit_ in exits if exit_.reason is ExitReason.returned and exit_.step is not None]
     return min([begun, *done]) if begun is not None else None
 
 
-def left_unasked(exits: Sequence[RankExit], step: int | None) -> Failure:
+def build_unasked_leave_failure(exits: Sequence[RankExit], step: int | None) -> Failure:
     """Return the failure of ranks that left although the attempt was not asked to end."""
     left = [exit_ for exit_ in exits if exit_.reason is ExitReason.left]
     first = min(left, key=lambda one: (_HEARD.index(one.told_by), one.rank))
-    words = f"rank {first.rank} {_told(first)}, but the run was not asked to end"
+    words = f"rank {first.rank} {_describe_leave_request(first)}, but the run was not asked to end"
     if any(exit_.kept is StateKept.unsaved for exit_ in left):
         words += "; its state could not be saved"
     elif first.kept is StateKept.saved:
         words += "; its state was saved"
     return Failure(
-        cause=Cause.left,
-        message=words,
-        rank=first.rank,
-        node=first.node,
-        step=step,
-        signature=Cause.left,
+        cause=Cause.left, message=words, rank=first.rank, node=first.node, step=step, signature=Cause.left
     )
 
 
 _HEARD = (ToldBy.signal, ToldBy.supervisor, ToldBy.peer, None)
 
 
-def _told(exit_: RankExit) -> str:
+def _describe_leave_request(exit_: RankExit) -> str:
     if exit_.told_signal is not None:
         return f"was asked to leave by {exit_.told_signal}"
     if exit_.told_by is None:
@@ -170,12 +153,12 @@ def _told(exit_: RankExit) -> str:
     return f"was asked to leave by the {exit_.told_by}"
 
 
-def left_unsaved(exits: Sequence[RankExit], step: int | None) -> Failure:
+def build_unsaved_state_failure(exits: Sequence[RankExit], step: int | None) -> Failure:
     """Return the failure of ranks that returned without their registered state being saved."""
     first = next(exit_ for exit_ in exits if exit_.kept is StateKept.unsaved)
     return Failure(
         cause=Cause.unsaved,
-        message=f"rank {first.rank} came to its end, and what it registered could not be saved",
+        message=f"rank {first.rank} finished, but its registered state could not be saved",
         rank=first.rank,
         node=first.node,
         step=step,
@@ -183,7 +166,7 @@ def left_unsaved(exits: Sequence[RankExit], step: int | None) -> Failure:
     )
 
 
-def guilty_rank(exits: Sequence[RankExit]) -> RankExit | None:
+def find_rank_that_failed_first(exits: Sequence[RankExit]) -> RankExit | None:
     """Return the rank that failed first, None if none failed by itself.
 
     The others usually fail as a consequence (a broken connection, our own SIGTERM): a rank that
@@ -193,33 +176,33 @@ def guilty_rank(exits: Sequence[RankExit]) -> RankExit | None:
     killed rank comes first if the times are close.
     """
     failed = [exit_ for exit_ in exits if exit_.failed and not exit_.stopped]
-    return min(failed, key=_failed_at, default=None)
+    return min(failed, key=_first_failure_sort_key, default=None)
 
 
-def _failed_at(exit_: RankExit) -> tuple[bool, datetime]:
+def _first_failure_sort_key(exit_: RankExit) -> tuple[bool, datetime]:
     at = exit_.at or _LAST
     killed = exit_.signal in FROM_OUTSIDE and exit_.exception is None
-    felt = classify(exit_) is Cause.communication
+    felt = classify_rank_exit(exit_) is Cause.communication
     return felt, at - _FELT_EARLIER if killed else at
 
 
-def first_failure(exits: Sequence[RankExit]) -> Failure | None:
+def find_first_failure(exits: Sequence[RankExit]) -> Failure | None:
     """Return the failure that the exit records show, None if there is none."""
-    guilty = guilty_rank(exits)
+    guilty = find_rank_that_failed_first(exits)
     if guilty is None:
         return None
     return Failure(
-        cause=classify(guilty),
-        message=_message(guilty),
+        cause=classify_rank_exit(guilty),
+        message=_describe_rank_exit(guilty),
         rank=guilty.rank,
         node=guilty.node,
         step=guilty.step,
         traceback=guilty.traceback,
-        signature=failure_signature(guilty),
+        signature=compute_failure_signature(guilty),
     )
 
 
-def _message(exit_: RankExit) -> str:
+def _describe_rank_exit(exit_: RankExit) -> str:
     if exit_.exception is not None:
         return f"{exit_.exception}: {exit_.message}"
     if exit_.signal is not None:
@@ -227,7 +210,7 @@ def _message(exit_: RankExit) -> str:
         return f"rank {exit_.rank} was killed by {exit_.signal}{evidence}"
     if exit_.code == 0:
         return (
-            f"rank {exit_.rank} ended with exit code 0 before it had come to its end "
+            f"rank {exit_.rank} ended with exit code 0 before it had finished "
             "(sys.exit or os._exit inside the entry point; return from it instead)"
         )
     said = f"; it printed last:\n{exit_.message}" if exit_.message else ""

@@ -53,14 +53,10 @@ class Ledger:
     kept: frozenset[str] = frozenset()
     returned: Mapping[str, int] = field(default_factory=dict)
 
-    def after(
-        self, ended: events.RoundEnded, attempt: int, *, ran: timedelta = timedelta()
-    ) -> Ledger:
+    def after_round(self, ended: events.RoundEnded, attempt: int, *, ran: timedelta = timedelta()) -> Ledger:
         """Return the ledger with this round in it; one that completed adds only its steps."""
-        progressed = self._further(ended.step)
-        known = replace(
-            self, best_step=ended.step if progressed else self.best_step, ran=self.ran + ran
-        )
+        progressed = self._is_further_step(ended.step)
+        known = replace(self, best_step=ended.step if progressed else self.best_step, ran=self.ran + ran)
         if (failure := ended.failure) is None:
             return known
         entry = LedgerEntry(
@@ -77,18 +73,18 @@ class Ledger:
         )
         return replace(known, entries=(*self.entries, entry))
 
-    def asked_again(self, asked: events.RequeueAsked) -> Ledger:
+    def add_requeue_result(self, asked: events.RequeueAsked) -> Ledger:
         """Return the ledger with what became of the nodes that a new attempt was to leave out."""
         return replace(self, kept=self.kept.union(asked.kept).difference(asked.excluded))
 
-    def with_returned(self, node: str) -> Ledger:
+    def add_returned_node(self, node: str) -> Ledger:
         """Return the ledger after a satellite job has brought this node.
 
         If the node was lost before, that no longer excludes it.
         """
         return replace(self, returned={**self.returned, node: len(self.entries)})
 
-    def between_failures(self, expected: timedelta) -> timedelta:
+    def mean_time_between_failures(self, expected: timedelta) -> timedelta:
         """Return the mean time between failures, from the expected and the observed time.
 
         The expectation weighs as much as one failure after that time (the mean of a gamma prior
@@ -97,20 +93,20 @@ class Ledger:
         count = sum(not entry.cause.planned for entry in self.entries)
         return (expected + self.ran) / (1 + count)
 
-    def at_step(self, step: int) -> Ledger:
+    def advance_to_step(self, step: int) -> Ledger:
         """Return the ledger of a run that has reached this step."""
-        return replace(self, best_step=step) if self._further(step) else self
+        return replace(self, best_step=step) if self._is_further_step(step) else self
 
-    def _further(self, step: int | None) -> bool:
+    def _is_further_step(self, step: int | None) -> bool:
         return step is not None and (self.best_step is None or step > self.best_step)
 
     @property
-    def without_progress(self) -> Sequence[LedgerEntry]:
+    def failures_without_progress(self) -> Sequence[LedgerEntry]:
         """The failures since the run last made progress, including the first one after it."""
         latest = [place for place, entry in enumerate(self.entries) if entry.progressed]
         return self.entries[latest[-1] if latest else 0 :]
 
-    def spent(self, cause: Cause, left_out: frozenset[str] = frozenset()) -> int:
+    def count_failures_against_budget(self, cause: Cause, left_out: frozenset[str] = frozenset()) -> int:
         """Return how many failures of this class count against its budget.
 
         One failure counts once, however many nodes it took. Repeated failures on nodes that are
@@ -119,25 +115,25 @@ class Ledger:
         """
         count, charged = 0, set[str]()
         left_out = frozenset() if cause is Cause.unhealthy else left_out - self.kept
-        for entry in self.without_progress:
+        for entry in self.failures_without_progress:
             bad = left_out.intersection(entry.nodes)
             if entry.checkpoint is None and entry.cause is cause and not (bad and bad <= charged):
                 count += 1
                 charged |= bad
         return count
 
-    def loads_of(self, checkpoint: str) -> int:
+    def count_checkpoint_load_failures(self, checkpoint: str) -> int:
         """Return how many failures are charged to loading this checkpoint."""
         return sum(entry.checkpoint == checkpoint for entry in self.entries)
 
-    def repeated(self) -> int:
+    def count_repeats_of_latest_failure(self) -> int:
         """Return how often in a row the latest failure happened without progress.
 
         Planned stops in between do not interrupt the row.
         """
         latest = self.entries[-1]
         count = 0
-        for entry in reversed(self.without_progress):
+        for entry in reversed(self.failures_without_progress):
             if entry.checkpoint is not None:
                 continue
             if (entry.signature, entry.cause) == (latest.signature, latest.cause):
@@ -146,26 +142,25 @@ class Ledger:
                 break
         return count
 
-    def without_losses(self) -> Ledger:
+    def without_node_loss_failures(self) -> Ledger:
         """Return the ledger as if no node had been lost."""
         return replace(
-            self, entries=tuple(entry for entry in self.entries if not entry.cause.has(Trait.gone))
+            self, entries=tuple(entry for entry in self.entries if not entry.cause.has_trait(Trait.gone))
         )
 
-    def excluded(self, policy: Recovery, at: datetime | None = None) -> frozenset[str]:
+    def list_nodes_failing_too_often(self, policy: Recovery, at: datetime | None = None) -> frozenset[str]:
         """Return the nodes that failed too often lately: before `at`, or the latest failure."""
         latest = at or max((entry.at for entry in self.entries), default=None)
         strikes: Counter[str] = Counter()
         for place, entry in enumerate(self.entries):
-            of_a_node = entry.cause.has(Trait.of_a_node) and entry.checkpoint is None
+            of_a_node = entry.cause.has_trait(Trait.of_a_node) and entry.checkpoint is None
             if of_a_node and latest is not None and latest - entry.at < _EXCLUDED_FOR:
-                weight = policy.node_failures if entry.cause.has(Trait.strikes_out) else 1
-                strikes.update(dict.fromkeys(self._charged(place, entry), weight))
+                weight = policy.node_failures if entry.cause.has_trait(Trait.strikes_out) else 1
+                strikes.update(dict.fromkeys(self._list_charged_nodes(place, entry), weight))
         return frozenset(node for node, count in strikes.items() if count >= policy.node_failures)
 
-    def _charged(self, place: int, entry: LedgerEntry) -> Sequence[str]:
-        """Return the nodes that the entry at this place still counts against."""
-        if not entry.cause.has(Trait.gone):
+    def _list_charged_nodes(self, place: int, entry: LedgerEntry) -> Sequence[str]:
+        if not entry.cause.has_trait(Trait.gone):
             return entry.nodes
         return [node for node in entry.nodes if place >= self.returned.get(node, 0)]
 
@@ -176,12 +171,12 @@ class _Reading:
     attempt: int = 0
     round_at: datetime | None = None
 
-    def take(self, event: events.Event) -> None:
+    def add_event_to_ledger(self, event: events.Event) -> None:
         match event:
             case events.AttemptStarted():
                 self.attempt = event.attempt
             case events.StepReached():
-                self.ledger = self.ledger.at_step(event.step)
+                self.ledger = self.ledger.advance_to_step(event.step)
             case events.RoundStarted():
                 self.round_at = event.at
             case events.CheckpointSaved():
@@ -189,25 +184,25 @@ class _Reading:
                 self.ledger = replace(self.ledger, save_cost=SaveCost(stall=stall, duration=took))
             case events.RoundEnded():
                 ran = timedelta() if self.round_at is None else event.at - self.round_at
-                self.ledger = self.ledger.after(event, self.attempt, ran=ran)
+                self.ledger = self.ledger.after_round(event, self.attempt, ran=ran)
                 self.round_at = None
             case events.AgentJoined(satellite=str()):
-                self.ledger = self.ledger.with_returned(event.node)
+                self.ledger = self.ledger.add_returned_node(event.node)
             case events.RequeueAsked():
-                self.ledger = self.ledger.asked_again(event)
+                self.ledger = self.ledger.add_requeue_result(event)
             case _:
                 pass
 
 
-def read_ledger(history: Iterable[events.Event]) -> Ledger:
+def build_ledger_from_events(history: Iterable[events.Event]) -> Ledger:
     """Return the ledger of a run from the events of its attempts, oldest first."""
     reading = _Reading()
     for event in history:
-        reading.take(event)
+        reading.add_event_to_ledger(event)
     return reading.ledger
 
 
-def exhausted(
+def explain_exhausted_restart_budget(
     ledger: Ledger, failure: Failure, policy: Recovery, left_out: frozenset[str] = frozenset()
 ) -> str | None:
     """Return why the latest failure, which is in the ledger, ends the run; None if it does not.
@@ -221,10 +216,10 @@ def exhausted(
         return ""
     # Announced ends reveal nothing about the run, even if they repeat; its time limit may.
     sent_away = failure.cause.planned and failure.cause is not Cause.time_limit
-    count = 0 if sent_away else ledger.repeated()
+    count = 0 if sent_away else ledger.count_repeats_of_latest_failure()
     if count >= policy.max_identical_failures:
         return f"the same failure {count} times without getting further"
-    spent = ledger.spent(failure.cause, left_out)
+    spent = ledger.count_failures_against_budget(failure.cause, left_out)
     if spent > allowed:
         return (
             f"{spent} failures of this kind without getting further; "

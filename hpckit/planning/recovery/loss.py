@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from hpckit.model.cluster.nodes import compress_nodes
-from hpckit.model.counted import ranges
+from hpckit.model.cluster.nodes import compress_to_hostlist
+from hpckit.model.counted import format_ranges
 from hpckit.model.failure import Cause, Failure, RankExit, Trait
-from hpckit.model.nodes import shared_cause
-from hpckit.model.parallel.layout import Layout, rank_place
-from hpckit.planning.recovery.ends import first_failure
+from hpckit.model.nodes import suggests_shared_cause
+from hpckit.model.parallel.layout import Layout, describe_ranks_in_layout
+from hpckit.planning.recovery.ends import find_first_failure
 from hpckit.values import dataclass
 
-_SHARED = "this many at once were lost by something they share"
+_SHARED = "this many at once were lost for a shared cause"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,20 +37,21 @@ class NodeSilence:
     layout: Layout | None = None
 
 
-def loss(absence: NodeSilence, exits: Sequence[RankExit]) -> Failure | None:
+def build_node_loss_failure(absence: NodeSilence, exits: Sequence[RankExit]) -> Failure | None:
     """Return the failure that names the nodes of silent ranks, if their loss ended the round."""
-    if not absence.silent or _failed_first(absence, exits):
+    if not absence.silent or _did_rank_fail_before_node_loss(absence, exits):
         return None
     silent = {rank // absence.tasks_per_node for rank in absence.silent}
     # A node whose agent responds is not lost, even if its ranks did not report in time.
     places = silent & absence.lost.keys() or silent
     names = [absence.nodes[place] for place in sorted(places)]
-    together = shared_cause(len(names), len(absence.nodes))
+    together = suggests_shared_cause(len(names), len(absence.nodes))
     nodes = None if together else ", ".join(names)
     words = "lost the agent of" if absence.lost else "no exit record came from"
     ranks = [rank for rank in absence.silent if rank // absence.tasks_per_node in places]
-    place = rank_place(ranks, absence.layout)
-    words += f" {compress_nodes(names)} (rank {ranges(ranks)}{f'; {place}' if place else ''})"
+    place = describe_ranks_in_layout(ranks, absence.layout)
+    more = f"; {place}" if place else ""
+    words += f" {compress_to_hostlist(names)} (rank {format_ranges(ranks)}{more})"
     return Failure(
         cause=Cause.node_lost,
         message=f"{words}; {_SHARED}" if together else words,
@@ -60,7 +61,7 @@ def loss(absence: NodeSilence, exits: Sequence[RankExit]) -> Failure | None:
     )
 
 
-def missing_agents(
+def build_missing_agents_failure(
     names: Sequence[str], came: Collection[str], *, wanted: int, why: str, told: bool = False
 ) -> Failure:
     """Return the failure recorded when the agents of `wanted` nodes did not all report.
@@ -70,9 +71,9 @@ def missing_agents(
     attempt was `told` to stop before they could report.
     """
     missing = [name for name in names if name not in came]
-    together = (not came and wanted > 1) or shared_cause(len(missing), len(names))
+    together = (not came and wanted > 1) or suggests_shared_cause(len(missing), len(names))
     words = f"{why}: {len(came)} of {wanted} nodes reported"
-    words += f"; missing: {compress_nodes(missing)}" if missing else ""
+    words += f"; missing: {compress_to_hostlist(missing)}" if missing else ""
     if together and not told:
         words += " (they share the file system of the launch, cluster.python and cluster.setup)"
     return Failure(
@@ -83,24 +84,24 @@ def missing_agents(
     )
 
 
-def _failed_first(absence: NodeSilence, exits: Sequence[RankExit]) -> bool:
+def _did_rank_fail_before_node_loss(absence: NodeSilence, exits: Sequence[RankExit]) -> bool:
     """Whether a rank failed by itself while all nodes that are lost by now still reported.
 
     The ranks of other nodes also fail because of a lost one, with a connection error or a signal.
     """
-    failure = first_failure(exits)
-    if failure is None or failure.cause.has(Trait.felt):
+    failure = find_first_failure(exits)
+    if failure is None or failure.cause.has_trait(Trait.felt):
         return False
     return absence.failed_at < min(absence.lost.values(), default=math.inf)
 
 
-def gone_before(nodes: Sequence[str], standing: Collection[str]) -> Failure:
+def build_loss_before_start_failure(nodes: Sequence[str], standing: Collection[str]) -> Failure:
     """Return the failure of a round that lost some of its nodes before it could start."""
     gone = [node for node in nodes if node not in standing]
     if len(gone) == len(nodes):
         return Failure(cause=Cause.node_lost, message="no node is left", signature="none")
-    words = f"lost the agent of {compress_nodes(gone)} before the round began"
-    together = shared_cause(len(gone), len(nodes))
+    words = f"lost the agent of {compress_to_hostlist(gone)} before the round began"
+    together = suggests_shared_cause(len(gone), len(nodes))
     named = None if together else ", ".join(gone)
     return Failure(
         cause=Cause.node_lost,
@@ -110,12 +111,12 @@ def gone_before(nodes: Sequence[str], standing: Collection[str]) -> Failure:
     )
 
 
-def given_up(silent_s: float, step: int | None) -> Failure:
+def build_silent_supervisor_failure(silent_s: float, step: int | None) -> Failure:
     """Return the failure of a supervisor that was silent so long that its agents left."""
     return Failure(
         cause=Cause.launcher_lost,
         message=f"the supervisor was held up for {silent_s:.0f} s: "
-        "its agents took it for gone, ended their ranks and left",
+        "its agents considered it lost, stopped their ranks and left",
         step=step,
         signature=Cause.launcher_lost,
     )

@@ -10,12 +10,12 @@ from hpckit.planning.recovery.ledger import Ledger
 from hpckit.values import dataclass
 
 
-def without(standing: Sequence[str], left_out: Collection[str]) -> list[str]:
+def filter_out_nodes(standing: Sequence[str], left_out: Collection[str]) -> list[str]:
     """Return the available nodes that are not left out, in their order."""
     return [node for node in standing if node not in left_out]
 
 
-def placed(
+def choose_nodes_in_whole_replicas(
     members: Sequence[str],
     good: Sequence[str],
     wanted: int,
@@ -25,10 +25,9 @@ def placed(
 ) -> tuple[str, ...]:
     """Return up to `wanted` good nodes in whole replicas of `replica_nodes` nodes each.
 
-    A replica that lost no node keeps its nodes and their order. A spare takes the place of a lost
-    node. If there are too few, or fewer are wanted, the replica that lost most nodes is dropped,
-    the last of several, and its other nodes are spares. `unwelcome` nodes are taken only if there
-    are too few others.
+    A replica that lost no node keeps its nodes and their order. A spare takes the place of a lost node. If
+    there are too few, or fewer are wanted, the replica that lost most nodes is dropped, the last of several,
+    and its other nodes are spares. `unwelcome` nodes are taken only if there are too few others.
     """
     starts = range(0, len(members), replica_nodes)
     blocks = [tuple(members[at : at + replica_nodes]) for at in starts]
@@ -39,8 +38,7 @@ def placed(
     }
     place = {node: at for at, node in enumerate(members)}
     best = sorted(
-        good,
-        key=lambda one: (one in unwelcome, one not in gaps, gaps.get(one, 0), place.get(one, 0)),
+        good, key=lambda one: (one in unwelcome, one not in gaps, gaps.get(one, 0), place.get(one, 0))
     )
     replicas = min(wanted, len(good)) // replica_nodes
     taken = best[: replicas * replica_nodes]
@@ -48,7 +46,7 @@ def placed(
     missing = [sum(node not in taken for node in block) for block in blocks]
     kept = sorted(sorted(range(len(blocks)), key=missing.__getitem__)[:replicas])
     places = [node for at in kept for node in blocks[at]]
-    spares = iter(without(taken, frozenset(places)))
+    spares = iter(filter_out_nodes(taken, frozenset(places)))
     filled = [node if node in taken else next(spares) for node in places]
     return (*filled, *spares)
 
@@ -68,11 +66,11 @@ class RoundSizes:
     replica_nodes: int = 1
     fallback: tuple[int, ...] = ()
 
-    def holds(self, nodes: int) -> bool:
+    def has_layout_for(self, nodes: int) -> bool:
         """Return whether this many nodes have a layout."""
         return nodes > 0 and (nodes % self.replica_nodes == 0 or nodes in self.fallback)
 
-    def fitting(self, nodes: int) -> int:
+    def count_nodes_to_use(self, nodes: int) -> int:
         """Return how many of these nodes a round takes; 0 if they are too few for any layout.
 
         Whole replicas of the run's own layout come first.
@@ -82,16 +80,16 @@ class RoundSizes:
             return whole
         return next((count for count in self.fallback if count <= nodes), whole)
 
-    def chosen(
+    def choose_nodes(
         self, members: Sequence[str], good: Sequence[str], unwelcome: Collection[str] = ()
     ) -> tuple[str, ...]:
         """Return which of the good nodes the next round takes, as `placed` says."""
-        count = self.fitting(len(good))
+        count = self.count_nodes_to_use(len(good))
         block = self.replica_nodes if count % self.replica_nodes == 0 else 1
-        return placed(members, good, count, unwelcome, replica_nodes=block)
+        return choose_nodes_in_whole_replicas(members, good, count, unwelcome, replica_nodes=block)
 
 
-def first_nodes(
+def choose_first_round_nodes(
     standing: Sequence[str],
     past: Ledger,
     policy: Recovery,
@@ -103,15 +101,15 @@ def first_nodes(
 
     Nodes that are not excluded come first, and `unhealthy` ones last.
     """
-    bad = past.excluded(policy, at)
+    bad = past.list_nodes_failing_too_often(policy, at)
     good = sorted(standing, key=lambda node: (node in unhealthy, node in bad))
-    return tuple(good[: sizes.fitting(len(standing))])
+    return tuple(good[: sizes.count_nodes_to_use(len(standing))])
 
 
 _LONGEST = 1000
 
 
-def switches_above(environ: Mapping[str, str]) -> tuple[str, ...]:
+def list_switches_above_node(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the switches above the node of an agent, the uppermost first; empty if unknown.
 
     Slurm tells each node where it is in `SLURM_TOPOLOGY_ADDR`: the names of its switches, or of its
@@ -128,7 +126,7 @@ def switches_above(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(address.split(".", depth)[:depth])
 
 
-def network_order(
+def sort_nodes_by_switches(
     nodes: Sequence[str],
     switches: Mapping[str, tuple[str, ...]],
     *,
@@ -147,12 +145,12 @@ def network_order(
     order: list[str] = []
     for size in (replica_nodes, domain_nodes):
         if size > 1:
-            whole, left = _whole_groups(left, switches, size)
+            whole, left = _group_nodes_by_switch(left, switches, size)
             order += whole
     return (*order, *left)
 
 
-def _whole_groups(
+def _group_nodes_by_switch(
     nodes: Sequence[str], switches: Mapping[str, tuple[str, ...]], size: int
 ) -> tuple[list[str], list[str]]:
     """Return the nodes in groups of `size` within one lowest switch, and those left over."""

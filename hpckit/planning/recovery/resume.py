@@ -10,16 +10,16 @@ from datetime import timedelta
 
 from hpckit.model.plan import JobSpec, ResourceSpec, SharedJobSpec
 from hpckit.model.run import RunView
-from hpckit.model.stages import DependencyType, Stage, followed, kind_of
+from hpckit.model.stages import DependencyType, Stage, find_stage_dependency_of_run, list_prerequisite_runs
 from hpckit.model.states import Judgement, RunState, Standing
 from hpckit.planning.jobs.shared_jobs import (
     Asked,
-    job_of_runs,
-    longest_first,
-    merged_job,
-    shared_again,
+    build_job_of_runs,
+    build_shared_job,
+    resize_shared_job,
+    sort_runs_longest_first,
 )
-from hpckit.planning.jobs.stage_jobs import added_stage_jobs
+from hpckit.planning.jobs.stage_jobs import build_resubmitted_stage_jobs
 from hpckit.values import dataclass, field, replace
 
 _SINGLETON = "singleton"
@@ -58,33 +58,34 @@ class Choice:
     open: tuple[int, ...]
 
 
-def choose(
+def choose_runs_to_resume(
     views: Iterable[RunView], known: Known, *, cancelled: bool, stages: Sequence[Stage] = ()
 ) -> Choice:
     """Return which runs to submit again; `cancelled` is whether to include cancelled runs."""
-    judged = {view.record.index: (view, _judge(view, known, cancelled=cancelled)) for view in views}
+    judged = {
+        view.record.index: (view, _judge_whether_to_resume_run(view, known, cancelled=cancelled))
+        for view in views
+    }
     if stages:
-        judged = with_stages(judged, stages)
+        judged = adjust_resume_choice_to_stages(judged, stages)
     return Choice(
-        resumed=tuple(
-            index for index, (_, why) in judged.items() if why.standing is Standing.resumable
-        ),
+        resumed=tuple(index for index, (_, why) in judged.items() if why.standing is Standing.resumable),
         skipped=tuple(
             Skipped(run=view.record.id, index=index, state=view.state, why=why)
             for index, (view, why) in judged.items()
             if why.standing is not Standing.resumable
         ),
-        open=tuple(index for index, (_, why) in judged.items() if why.standing.under_way),
+        open=tuple(index for index, (_, why) in judged.items() if why.standing.may_progress_by_itself),
     )
 
 
-def _judge(view: RunView, known: Known, *, cancelled: bool) -> Judgement:
-    standing = standing_of(view, known, cancelled=cancelled)
+def _judge_whether_to_resume_run(view: RunView, known: Known, *, cancelled: bool) -> Judgement:
+    standing = classify_run_for_resume(view, known, cancelled=cancelled)
     detail = known.spent[view.record.index] if standing is Standing.spent else ""
     return Judgement(standing=standing, detail=detail)
 
 
-def standing_of(view: RunView, known: Known, *, cancelled: bool) -> Standing:
+def classify_run_for_resume(view: RunView, known: Known, *, cancelled: bool) -> Standing:
     """Return the standing of a run by itself, regardless of the runs it follows."""
     index, state = view.record.index, view.state
     if state is RunState.completed:
@@ -95,16 +96,16 @@ def standing_of(view: RunView, known: Known, *, cancelled: bool) -> Standing:
         return Standing.cancelled
     if state is RunState.pending:
         return Standing.resumable if index in known.unsubmitted else Standing.waiting
-    return Standing.running if state is RunState.running else _standing_of_ended(view, known)
+    return Standing.running if state is RunState.running else _classify_ended_run_for_resume(view, known)
 
 
-def _standing_of_ended(view: RunView, known: Known) -> Standing:
-    if not view.settled:
+def _classify_ended_run_for_resume(view: RunView, known: Known) -> Standing:
+    if not view.can_no_longer_change:
         return Standing.unsettled
     return Standing.spent if view.record.index in known.spent else Standing.resumable
 
 
-def added_jobs_of_stages(
+def build_resumed_stage_jobs(
     launch: str,
     runs: Iterable[int],
     stages: Sequence[Stage],
@@ -115,17 +116,17 @@ def added_jobs_of_stages(
 ) -> tuple[JobSpec, ...]:
     """Return the jobs of these runs of stages, which follow each other as before.
 
-    `begun` and `first_index` are those of `added_jobs`.
+    `begun` and `first_index` are those of `build_resumed_jobs`.
     """
 
     def asked(run: int) -> Asked:
         job = job_of(run)
-        return _without_dependency(job.resources) if run in begun else job.resources, job.requeue
+        return _drop_fulfilled_dependency(job.resources) if run in begun else job.resources, job.requeue
 
-    return added_stage_jobs(launch, tuple(runs), stages, asked=asked, first_index=first_index)
+    return build_resubmitted_stage_jobs(launch, tuple(runs), stages, asked=asked, first_index=first_index)
 
 
-def added_jobs(
+def build_resumed_jobs(
     launch: str,
     runs: Iterable[int],
     *,
@@ -144,25 +145,25 @@ def added_jobs(
     for run in runs:
         job = job_of(run)
         asked = job.resources if job.shared_job is None else job.shared_job.each
-        resources = _without_dependency(asked) if run in begun else asked
+        resources = _drop_fulfilled_dependency(asked) if run in begun else asked
         # How the runs of a job share jobs, independent of their number.
         wish = job.shared_job and replace(job.shared_job, each=resources, slots=1, jobs=1)
         groups.setdefault((resources, job.requeue, wish), []).append(run)
     return tuple(
-        job_of_runs(index, launch, members, (resources, requeue))
+        build_job_of_runs(index, launch, members, (resources, requeue))
         if wish is None
-        else merged_job(
+        else build_shared_job(
             index,
             launch,
-            longest_first(members, lasted or {}),
-            shared_again(wish, len(members)),
+            sort_runs_longest_first(members, lasted or {}),
+            resize_shared_job(wish, len(members)),
             requeue=requeue,
         )
         for index, ((resources, requeue, wish), members) in enumerate(groups.items(), first_index)
     )
 
 
-def _without_dependency(resources: ResourceSpec) -> ResourceSpec:
+def _drop_fulfilled_dependency(resources: ResourceSpec) -> ResourceSpec:
     if resources.dependency is None:
         return resources
     words = resources.dependency.replace("?", ",").split(",")
@@ -175,23 +176,22 @@ Judged = dict[int, tuple[RunView, Judgement]]
 _AGAIN = Judgement(standing=Standing.resumable)
 
 
-def with_stages(judged: Judged, stages: Sequence[Stage]) -> Judged:
+def adjust_resume_choice_to_stages(judged: Judged, stages: Sequence[Stage]) -> Judged:
     """Return the judgements of runs with the runs they follow taken into account.
 
-    A blocked run is submitted again if every run it follows has completed, is under way, or is
-    submitted again itself. A run that has reported on all runs of a stage is submitted again if one
-    of those is.
+    A blocked run is submitted again if every run it follows has completed, is under way, or is submitted
+    again itself. A run that has reported on all runs of a stage is submitted again if one of those is.
     """
     found = dict(judged)
     known: dict[range, Judgement] = {}
     for index in sorted(found):
         view, own = found[index]
-        before = followed(stages, index)
+        before = list_prerequisite_runs(stages, index)
         if view.blocked:
             if before not in known:
-                known[before] = _blocked(before, found, view.blocked)
+                known[before] = _judge_whether_to_resume_blocked(before, found, view.blocked)
             found[index] = (view, known[before])
-        elif _has_reported(view, stages) and any(
+        elif _is_completed_afterany_run(view, stages) and any(
             run in found and found[run][1].standing is Standing.resumable for run in before
         ):
             found[index] = (view, _AGAIN)
@@ -200,16 +200,18 @@ def with_stages(judged: Judged, stages: Sequence[Stage]) -> Judged:
     return found
 
 
-def _has_reported(view: RunView, stages: Sequence[Stage]) -> bool:
-    kind = kind_of(stages, view.record.index)
+def _is_completed_afterany_run(view: RunView, stages: Sequence[Stage]) -> bool:
+    kind = find_stage_dependency_of_run(stages, view.record.index)
     return kind is DependencyType.afterany and view.state is RunState.completed
 
 
-def _blocked(before: range, found: Mapping[int, tuple[RunView, Judgement]], why: str) -> Judgement:
+def _judge_whether_to_resume_blocked(
+    before: range, found: Mapping[int, tuple[RunView, Judgement]], why: str
+) -> Judgement:
     for run in before:
         if run not in found:
             return Judgement(standing=Standing.detached, follows=run)
         standing = found[run][1].standing
-        if not (standing.under_way or standing in {Standing.resumable, Standing.completed}):
+        if not (standing.may_progress_by_itself or standing in {Standing.resumable, Standing.completed}):
             return Judgement(standing=Standing.blocked, detail=why)
     return _AGAIN

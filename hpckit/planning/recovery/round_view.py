@@ -37,20 +37,18 @@ class CheckpointLoad:
 class RoundView:
     """One ended round: its exit records, and what else is known about its end.
 
-    `saved` is whether the attempt has saved state. `load` is what the round began from, if
-    anything. `dismissed` is a notice that was passed to the ranks and turned out to be false.
-    `cut_short` is whether ranks were still running when they were asked to leave. `cancelled` is
-    whether the user requested the end. `failure` is set if the round did not end because of its
-    ranks. `members` are the nodes it ran on, `standing` those that are available now, spares
-    included, in the allocation's order. `ran` is how long the round lasted, `silent` how long there
-    had been no sign of life from what ended it. `draining` holds the nodes that are being drained,
-    with the reasons, `slow` those with stragglers, and what is said of them, `unhealthy` those
-    that cannot train, and why. `wanted` and `fewest`
-    are how many nodes a round has, and must have; a replica takes `replica_nodes` of them.
-    `fallback_nodes` are the numbers of nodes for which the user listed another layout.
-    `resizing` is whether ranks were asked to leave because that number changed, `grown_from` are
-    the members of the round before, if this one has more.
-    `requeues` is whether a new attempt can be requested. `layout` is that of the round.
+    `saved` is whether the attempt has saved state. `load` is what the round began from, if anything.
+    `dismissed` is a notice that was passed to the ranks and turned out to be false. `cut_short` is whether
+    ranks were still running when they were asked to leave. `cancelled` is whether the user requested the end.
+    `failure` is set if the round did not end because of its ranks. `members` are the nodes it ran on,
+    `standing` those that are available now, spares included, in the allocation's order. `ran` is how long the
+    round lasted, `silent` how long there had been no sign of life from what ended it. `draining` holds the
+    nodes that are being drained, with the reasons, `slow` those with stragglers, and what is said of them,
+    `unhealthy` those that cannot train, and why. `wanted` and `fewest` are how many nodes a round has, and
+    must have; a replica takes `replica_nodes` of them. `fallback_nodes` are the numbers of nodes for which
+    the user listed another layout. `resizing` is whether ranks were asked to leave because that number
+    changed, `grown_from` are the members of the round before, if this one has more. `requeues` is whether a
+    new attempt can be requested. `layout` is that of the round.
     """
 
     round: int
@@ -83,7 +81,7 @@ class RoundView:
     layout: Layout | None = None
 
     @property
-    def sizes(self) -> RoundSizes:
+    def next_round_sizes(self) -> RoundSizes:
         """How many nodes the next round may have."""
         return RoundSizes(
             wanted=self.wanted,
@@ -92,9 +90,9 @@ class RoundView:
             fallback=self.fallback_nodes,
         )
 
-    def placed(self, good: Sequence[str], unwelcome: Collection[str] = ()) -> tuple[str, ...]:
+    def choose_next_nodes(self, good: Sequence[str], unwelcome: Collection[str] = ()) -> tuple[str, ...]:
         """Return the nodes of the next round, in whole replicas or for another layout."""
-        return self.sizes.chosen(self.members, good, {*unwelcome, *self.unhealthy})
+        return self.next_round_sizes.choose_nodes(self.members, good, {*unwelcome, *self.unhealthy})
 
 
 NOTICE_CODE = 143
@@ -118,8 +116,7 @@ class NewRound:
 class EndAttempt:
     """End the attempt in this state, with this exit code.
 
-    `again` asks for a new attempt, without the nodes `excluded`. `reason` says why a run completed
-    early.
+    `again` asks for a new attempt, without the nodes `excluded`. `reason` says why a run completed early.
     """
 
     state: RunState
@@ -140,7 +137,9 @@ class Stay:
     because: str
 
 
-def round_ended(view: RoundView, failure: Failure | None, action: RoundAction) -> events.RoundEnded:
+def build_round_ended_event(
+    view: RoundView, failure: Failure | None, action: RoundAction
+) -> events.RoundEnded:
     """Return the record of an ended round."""
     return events.RoundEnded(
         at=view.at,
@@ -153,27 +152,23 @@ def round_ended(view: RoundView, failure: Failure | None, action: RoundAction) -
     )
 
 
-def round_followed(view: RoundView, action: Action) -> events.RoundEnded:
+def build_round_event_for_action(view: RoundView, action: Action) -> events.RoundEnded:
     """Return the record of an ended round that this action follows."""
     if isinstance(action, NewRound):
-        return round_ended(view, action.because, RoundAction.new_round)
+        return build_round_ended_event(view, action.because, RoundAction.new_round)
     word = RoundAction.new_attempt if action.again else RoundAction.end
     completed = action.state is RunState.completed
-    return round_ended(view, action.failure, RoundAction.completed if completed else word)
+    return build_round_ended_event(view, action.failure, RoundAction.completed if completed else word)
 
 
-def attempt_ended(end: EndAttempt, at: datetime) -> events.AttemptEnded:
+def build_attempt_ended_event(end: EndAttempt, at: datetime) -> events.AttemptEnded:
     """Return the final event of an attempt."""
     return events.AttemptEnded(
-        at=at,
-        state=end.state,
-        exit_code=end.exit_code,
-        failure=end.failure,
-        reason=end.reason,
+        at=at, state=end.state, exit_code=end.exit_code, failure=end.failure, reason=end.reason
     )
 
 
-def new_attempt(failure: Failure, exit_code: int, excluded: frozenset[str]) -> EndAttempt:
+def build_end_with_new_attempt(failure: Failure, exit_code: int, excluded: frozenset[str]) -> EndAttempt:
     """Return the end of an attempt that asks for another one."""
     return EndAttempt(
         state=RunState.interrupted,

@@ -15,9 +15,13 @@ from hpckit.model.diagnosis.collectives import CollectiveWait, RankCollectives
 from hpckit.model.failure import FINE, Cause, Failure, RankExit, RankStack
 from hpckit.model.parallel.layout import Layout
 from hpckit.patterns import lazy_pattern
-from hpckit.planning.recovery.collective_wait import find_wait
-from hpckit.planning.recovery.ends import first_failure
-from hpckit.planning.recovery.hang import blame, with_place, with_wait
+from hpckit.planning.recovery.collective_wait import find_collective_wait
+from hpckit.planning.recovery.ends import find_first_failure
+from hpckit.planning.recovery.hang import (
+    add_code_location_to_wait,
+    build_hang_failure,
+    prepend_collective_wait,
+)
 from hpckit.values import dataclass, replace
 
 _REMARKABLE_S, _REMARKABLE = 10.0, 10
@@ -54,35 +58,37 @@ class HangReport:
         """How long no step had begun."""
         return 0.0 if self.found is None else self.found.stall.silent_s
 
-    def find_failure(self) -> Failure | None:
+    def build_failure_if_hung(self) -> Failure | None:
         """Return the failure; None if no hang was found."""
         if self.found is None:
             return None
-        return blame(self.found.stall, self.stacks, self._find_wait(), self.layout)
+        return build_hang_failure(self.found.stall, self.stacks, self._find_collective_wait(), self.layout)
 
-    def explain_failure(self, failure: Failure | None) -> Failure | None:
+    def add_timed_out_collective(self, failure: Failure | None) -> Failure | None:
         """Return the failure of ranks with the collective that timed out, if it is one.
 
         The rank that raised is the one that waited: the failure is put down to whom it waited for.
         """
         wait = (
-            with_place(self._find_wait(), self.stacks) if is_collective_timeout(failure) else None
+            add_code_location_to_wait(self._find_collective_wait(), self.stacks)
+            if is_collective_timeout(failure)
+            else None
         )
         if failure is None or wait is None:
             return failure
-        told = replace(failure, message=with_wait(failure.message, wait), collective=wait)
+        told = replace(failure, message=prepend_collective_wait(failure.message, wait), collective=wait)
         nodes = {collective.rank: collective.node for collective in reversed(self.collectives)}
         nodes |= {stack.rank: stack.node for stack in self.stacks}
         if wait.culprit is None or wait.culprit not in nodes:
             return told
         return replace(told, rank=wait.culprit, node=nodes[wait.culprit])
 
-    def _find_wait(self) -> CollectiveWait | None:
+    def _find_collective_wait(self) -> CollectiveWait | None:
         first: dict[int, RankCollectives] = {}
         for told in self.collectives:
             # A later statement comes from a rank that has given up since.
             first.setdefault(told.rank, told)
-        return find_wait(list(first.values()), self.world_size, self.layout)
+        return find_collective_wait(list(first.values()), self.world_size, self.layout)
 
 
 _TIMED_OUT = lazy_pattern(r"tim(ed|e)[ -]?out", re.IGNORECASE)
@@ -103,4 +109,4 @@ def measure_standstill_s(since: float, usual: timedelta, exits: Sequence[RankExi
     """
     many = max(_REMARKABLE_S, _REMARKABLE * usual.total_seconds())
     cut_off = since > many and any(exit_.reason not in FINE for exit_ in exits)
-    return since if cut_off or is_collective_timeout(first_failure(exits)) else 0.0
+    return since if cut_off or is_collective_timeout(find_first_failure(exits)) else 0.0

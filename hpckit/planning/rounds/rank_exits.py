@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from hpckit.model import events
-from hpckit.model.counted import ranges
+from hpckit.model.counted import format_ranges
 from hpckit.model.failure import RankExit
-from hpckit.planning.recovery.ends import guilty_rank
+from hpckit.planning.recovery.ends import find_rank_that_failed_first
 from hpckit.values import dataclass, field, replace
 
 TOLD_SINGLY = 32
@@ -56,8 +56,7 @@ class ByRank(Generic[Told]):
     def items(self) -> list[tuple[int, Told]]:
         """Return the ranks with what they told, in their order."""
         return sorted(
-            (item for block in self.blocks.values() for item in block.items()),
-            key=lambda item: item[0],
+            (item for block in self.blocks.values() for item in block.items()), key=lambda item: item[0]
         )
 
 
@@ -100,7 +99,7 @@ class RankExits:
         """Return all records, by rank."""
         return tuple(exit_ for _, (_, exit_) in self.ended.items())
 
-    def list_untold_events(self, round_: int, at: datetime) -> list[events.Event]:
+    def list_unrecorded_exit_events(self, round_: int, at: datetime) -> list[events.Event]:
         """Return the events of the ends that were not told singly, when the round is over.
 
         The rank that failed first has one alone, the others are told in groups. At last comes a
@@ -109,7 +108,7 @@ class RankExits:
         numbered = sorted(told for _, told in self.ended.items())
         later = [exit_ for number, exit_ in numbered if number >= TOLD_SINGLY]
         found: list[events.Event] = []
-        guilty = guilty_rank(self.list_by_rank()) if later else None
+        guilty = find_rank_that_failed_first(self.list_by_rank()) if later else None
         if guilty is not None and guilty in later:
             later.remove(guilty)
             found.append(events.RankExited(at=at, round=round_, exit=guilty))
@@ -118,7 +117,7 @@ class RankExits:
             alike[tuple(getattr(exit_, name) for name in _HOW)].append(exit_.rank)
         for how, ranks in alike.items():
             told = dict(zip(_HOW, how, strict=True))
-            told |= {"at": at, "round": round_, "ranks": ranges(ranks), "count": len(ranks)}
+            told |= {"at": at, "round": round_, "ranks": format_ranges(ranks), "count": len(ranks)}
             found.append(events.RanksExited(**told))
         # Ranks of which one runs for less than half as long as another do different things.
         failed = any(exit_.failed for _, exit_ in numbered)

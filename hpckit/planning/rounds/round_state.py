@@ -11,9 +11,13 @@ from hpckit.model import messages
 from hpckit.model.failure import Failure
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.parallel.layout import Layout, RankLayout
-from hpckit.planning.fallback import layout_of_world
-from hpckit.planning.recovery.ends import first_failure
-from hpckit.planning.recovery.loss import NodeSilence, given_up, loss
+from hpckit.planning.fallback import find_layout_for_ranks
+from hpckit.planning.recovery.ends import find_first_failure
+from hpckit.planning.recovery.loss import (
+    NodeSilence,
+    build_node_loss_failure,
+    build_silent_supervisor_failure,
+)
 from hpckit.planning.recovery.round_view import CheckpointLoad, RoundView
 from hpckit.planning.rounds.hang_report import HangReport, measure_standstill_s
 from hpckit.planning.rounds.rank_exits import ByRank, RankExits
@@ -44,10 +48,9 @@ class Phase(IntEnum):
 class RoundState:
     """The state of a round on the nodes of `members`, by node rank, in the order of their ranks.
 
-    `orders` are the orders to start, by node rank, without the port. `noticed` is whether the
-    attempt will be stopped, `asked` whether the ranks were asked to leave without that. The phase
-    lasts `until` that time, if it does not end before; `no_longer` bounds the stopping. Times are
-    in seconds of the monotonic clock.
+    `orders` are the orders to start, by node rank, without the port. `noticed` is whether the attempt will be
+    stopped, `asked` whether the ranks were asked to leave without that. The phase lasts `until` that time, if
+    it does not end before; `no_longer` bounds the stopping. Times are in seconds of the monotonic clock.
     """
 
     number: int
@@ -116,7 +119,7 @@ class RoundState:
         return (self.total - self.step) * self.usual_step
 
     @property
-    def has_trouble(self) -> bool:
+    def has_failed_rank_or_lost_node(self) -> bool:
         """Whether a rank has failed, or a node is lost."""
         return bool(self.lost) or self.failed_at < math.inf
 
@@ -131,14 +134,14 @@ class RoundState:
         return going_on and rank in self.ranks and rank not in self.exits
 
     @property
-    def is_accounted_for(self) -> bool:
+    def is_every_rank_accounted_for(self) -> bool:
         """Whether every rank has ended, or its node is lost."""
         tasks = self.settings.resources.tasks_per_node
         if len(self.exits) + tasks * len(self.lost) < self.world_size:
             return False
         return all(rank // tasks in self.lost for rank in self.exits.list_missing_ranks())
 
-    def make_view(
+    def build_view_for_decisions(
         self, standing: tuple[str, ...], given_up_s: float, clock: float, at: datetime
     ) -> RoundView:
         """Return the state for decisions.
@@ -169,7 +172,7 @@ class RoundState:
         """Return the failure, unless the ends of the ranks say all of it."""
         missing, exits = self.exits.list_missing_ranks(), self.exits.list_by_rank()
         if given_up_s and missing:
-            return given_up(given_up_s, self.step)
+            return build_silent_supervisor_failure(given_up_s, self.step)
         absence = NodeSilence(
             nodes=self.nodes,
             tasks_per_node=self.settings.resources.tasks_per_node,
@@ -179,15 +182,15 @@ class RoundState:
             step=self.step,
             layout=self.layout,
         )
-        found = loss(absence, exits) or self.hang.find_failure()
+        found = build_node_loss_failure(absence, exits) or self.hang.build_failure_if_hung()
         if found is not None:
             return found
-        first = first_failure(exits)
-        explained = self.hang.explain_failure(first)
+        first = find_first_failure(exits)
+        explained = self.hang.add_timed_out_collective(first)
         return None if explained == first else explained
 
 
-def begin_round(
+def create_round_state(
     number: int,
     members: Mapping[int, str],
     settings: LaunchConfig,
@@ -196,7 +199,7 @@ def begin_round(
 ) -> RoundState:
     """Return the state of a round that has yet to start."""
     world_size = settings.resources.tasks_per_node * len(members)
-    layout = layout_of_world(settings, world_size)
+    layout = find_layout_for_ranks(settings, world_size)
     return RoundState(
         number=number,
         members=members,

@@ -13,8 +13,8 @@ from typing import Any
 
 from hpckit.model import events, messages
 from hpckit.model.failure import Cause, ExitReason
-from hpckit.model.parallel.layout import RankLayout, layout_report
-from hpckit.planning.recovery.ends import first_failure, last_done
+from hpckit.model.parallel.layout import RankLayout, merge_rank_layouts
+from hpckit.planning.recovery.ends import find_first_failure, find_last_done_step
 from hpckit.planning.recovery.round_view import CheckpointLoad
 from hpckit.planning.rounds.hang_report import is_collective_timeout
 from hpckit.planning.rounds.rank_exits import TOLD_SINGLY
@@ -92,7 +92,7 @@ def advance_round(
     `clock` is in seconds of the monotonic clock, `at` the time for the record.
     """
     change = _Change(state, clock, at)
-    change.take_turn(turn)
+    change.apply_message_or_turn(turn)
     change.apply_values()
     while change.phase_has_ended(timed_out=turn is Turn.time):
         change.enter_next_phase()
@@ -117,11 +117,11 @@ class _Change:
             self.state = replace(self.state, **self.values)
             self.values.clear()
 
-    def take_turn(self, turn: Heard | Turn) -> None:
+    def apply_message_or_turn(self, turn: Heard | Turn) -> None:
         state = self.state
         match turn:
             case Heard():
-                self._take_message(turn)
+                self._apply_message(turn)
                 if state.phase is Phase.stopping:
                     # Unread is not silent: a process that was held up by a file system finds all
                     # messages unread, and the time over.
@@ -136,17 +136,15 @@ class _Change:
                 self.found.append(Send(messages.Notice()))
                 self.set_values(asked=True)
 
-    def _take_message(self, heard: Heard) -> None:
+    def _apply_message(self, heard: Heard) -> None:
         state, message = self.state, heard.message
         match message:
             case messages.StepBegun():
-                self.set_values(
-                    usual_step=timedelta(seconds=message.usual_s), stepped_at=self.clock
-                )
-                self._note_step(message.step, message.total, begun=True)
+                self.set_values(usual_step=timedelta(seconds=message.usual_s), stepped_at=self.clock)
+                self._record_step_reached(message.step, message.total, begun=True)
             case messages.RankEnded(round=state.number):
                 if state.is_running(message.exit.rank):
-                    self._note_rank_end(message)
+                    self._record_rank_exit(message)
                     self.found.append(heard)
             case messages.Restoring():
                 load = CheckpointLoad(checkpoint=message.checkpoint, others=message.others)
@@ -156,7 +154,7 @@ class _Change:
                 lost = {**state.lost, place: self.clock - message.silent_s}
                 self.set_values(lost=lost, silent_s=max(state.silent_s, message.silent_s))
             case messages.LayoutTold(round=state.number) if message.rank in state.ranks:
-                self._note_layout(message)
+                self._record_layout_of_rank(message)
             case messages.Hung(round=state.number) | messages.CollectivesTold(round=state.number):
                 self.set_values(hang=state.hang.with_message(heard.sender, message))
             case _:
@@ -166,7 +164,7 @@ class _Change:
         state, message = self.state, heard.message
         match message:
             case messages.PortReserved() if state.phase is Phase.starting:
-                self._start_ranks(message.port)
+                self._order_agents_to_start_ranks(message.port)
             case messages.StoreBound():
                 host = next(iter(state.orders.values())).master_addr
                 self.found.append(Send(messages.StoreAddress(host=host, port=message.port)))
@@ -183,7 +181,7 @@ class _Change:
             case messages.Profiled(round=state.number) | messages.Saved() | messages.Reported():
                 self.found.append(heard)
 
-    def _start_ranks(self, port: int) -> None:
+    def _order_agents_to_start_ranks(self, port: int) -> None:
         state = self.state
         self.found.append(
             events.RoundStarted(
@@ -194,7 +192,7 @@ class _Change:
             self.found.append(Send(replace(order, master_port=port), to=rank))
         self.set_values(phase=Phase.watching, until=math.inf)
 
-    def _note_rank_end(self, message: messages.RankEnded) -> None:
+    def _record_rank_exit(self, message: messages.RankEnded) -> None:
         state, exit_ = self.state, message.exit
         exits = state.exits.with_exit(exit_, message.alone_s)
         self.set_values(
@@ -205,9 +203,9 @@ class _Change:
         if len(exits) <= TOLD_SINGLY:
             self.found.append(events.RankExited(at=self.at, round=state.number, exit=exit_))
         if exit_.step is not None:  # which an earlier round may have done
-            self._note_step(exit_.step, exit_.total, begun=exit_.failed)
+            self._record_step_reached(exit_.step, exit_.total, begun=exit_.failed)
 
-    def _note_step(self, step: int, total: int | None, *, begun: bool) -> None:
+    def _record_step_reached(self, step: int, total: int | None, *, begun: bool) -> None:
         """Note a step, which ranks have `begun` in this round."""
         state = self.state
         if begun and state.first_step is None:
@@ -218,15 +216,14 @@ class _Change:
         self.set_values(step=step, total=total)
         self.found.append(NoteStep(step, total))
 
-    def _note_layout(self, message: messages.LayoutTold) -> None:
-        """Take a rank's layout: all layouts are recorded at once."""
+    def _record_layout_of_rank(self, message: messages.LayoutTold) -> None:
         told = RankLayout(layout=message.layout, held=message.held, whole=message.whole)
         layouts = self.state.layouts.with_value(message.rank, told)
         self.set_values(layouts=layouts)
         if len(layouts) < self.state.world_size:
             return
         try:
-            report = layout_report(dict(layouts.items()))
+            report = merge_rank_layouts(dict(layouts.items()))
         except ValueError as error:
             self.found.append(events.Warned(at=self.at, message=f"the ranks disagree: {error}"))
         else:
@@ -240,16 +237,19 @@ class _Change:
                 ended = late or state.noticed or bool(state.lost)
             case Phase.watching:
                 ended = (
-                    state.exits.is_complete or state.has_trouble or state.is_hung or state.noticed
+                    state.exits.is_complete
+                    or state.has_failed_rank_or_lost_node
+                    or state.is_hung
+                    or state.noticed
                 )
             case Phase.saving_stacks:
                 asked = len(state.members) - len(state.lost)
                 ended = late or len(state.hang.complete) >= asked
             case Phase.leaving:
-                ended = late or state.is_accounted_for or state.has_trouble
+                ended = late or state.is_every_rank_accounted_for or state.has_failed_rank_or_lost_node
             case Phase.stopping:
                 ended = (
-                    state.is_accounted_for or self.clock >= state.no_longer or (late and timed_out)
+                    state.is_every_rank_accounted_for or self.clock >= state.no_longer or (late and timed_out)
                 )
             case Phase.awaiting_notice:
                 ended = late or state.noticed
@@ -263,41 +263,41 @@ class _Change:
         stepped = state.step is not None and not state.is_hung
         if state.phase is Phase.starting:
             self.set_values(phase=Phase.over)
-        elif state.phase < Phase.saving_stacks and (limit_s := self._time_for_stacks()):
+        elif state.phase < Phase.saving_stacks and (limit_s := self._time_limit_for_saving_stacks()):
             self._enter_phase(Phase.saving_stacks, limit_s, messages.SaveStacks())
         elif state.phase < Phase.leaving and state.noticed and stepped:
             self._enter_phase(Phase.leaving, grace_s, messages.Notice())
-        elif state.phase < Phase.stopping and (state.has_trouble or not state.exits.is_complete):
-            self._stop_ranks()
-        elif state.phase < Phase.awaiting_loss and (wait := self._find_reason_to_wait()):
+        elif state.phase < Phase.stopping and (
+            state.has_failed_rank_or_lost_node or not state.exits.is_complete
+        ):
+            self._order_agents_to_stop_ranks()
+        elif state.phase < Phase.awaiting_loss and (wait := self._choose_phase_awaiting_cause()):
             self._enter_phase(*wait)
         else:
             self._end_round()
 
-    def _enter_phase(
-        self, phase: Phase, limit_s: float, order: messages.Message | None = None
-    ) -> None:
+    def _enter_phase(self, phase: Phase, limit_s: float, order: messages.Message | None = None) -> None:
         self.set_values(phase=phase, until=self.clock + limit_s)
         if order is not None:
             self.found.append(Send(order))
 
-    def _time_for_stacks(self) -> float:
+    def _time_limit_for_saving_stacks(self) -> float:
         """Return how long agents may take to save stacks; 0 if nobody needs them."""
-        if self.state.is_hung and not self.state.has_trouble:
+        if self.state.is_hung and not self.state.has_failed_rank_or_lost_node:
             return _STACKS_S
-        timed_out = is_collective_timeout(first_failure(self.state.exits.list_by_rank()))
+        timed_out = is_collective_timeout(find_first_failure(self.state.exits.list_by_rank()))
         return _AFTER_TIME_OUT_S if timed_out else 0.0
 
-    def _stop_ranks(self) -> None:
+    def _order_agents_to_stop_ranks(self) -> None:
         grace_s = self.state.settings.runtime.stop_grace_s
-        if self.state.has_trouble or self.state.is_hung:
+        if self.state.has_failed_rank_or_lost_node or self.state.is_hung:
             # The peers of a failed rank wait in a collective: patience gains nothing.
             grace_s = min(grace_s, _GRACE_OF_PEERS_S)
         limit_s = grace_s + _PATIENCE_S
         self._enter_phase(Phase.stopping, limit_s, messages.StopRound(grace_s=grace_s))
         self.set_values(no_longer=self.clock + limit_s + _NO_LONGER_S)
 
-    def _find_reason_to_wait(self) -> tuple[Phase, float] | None:
+    def _choose_phase_awaiting_cause(self) -> tuple[Phase, float] | None:
         """Return how to wait if the ranks' ends may have a cause that is not known yet.
 
         A rank that was ended by a signal, or asked to leave by one, may have had a notice; one that
@@ -307,7 +307,7 @@ class _Change:
         if state.is_hung or state.lost or state.noticed:
             return None
         ends = state.exits.list_by_rank()
-        failure = first_failure(ends)
+        failure = find_first_failure(ends)
         if failure is not None and failure.cause is Cause.communication:
             return Phase.awaiting_loss, state.settings.runtime.node_timeout_s + 2.0
         told = any(end.signal or end.reason is ExitReason.left for end in ends)
@@ -315,8 +315,8 @@ class _Change:
 
     def _end_round(self) -> None:
         state = self.state
-        step = last_done(state.exits.list_by_rank(), state.step)
+        step = find_last_done_step(state.exits.list_by_rank(), state.step)
         self.set_values(phase=Phase.over, until=math.inf, step=step)
-        self.found += state.exits.list_untold_events(state.number, self.at)
+        self.found += state.exits.list_unrecorded_exit_events(state.number, self.at)
         if step is not None:
             self.found.append(NoteStep(step, state.total, last=True))

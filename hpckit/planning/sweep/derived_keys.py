@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpckit.errors import ConfigError
-from hpckit.model.command import override_value
-from hpckit.model.plain import same_value
+from hpckit.model.command import encode_override_value
+from hpckit.model.plain import has_same_repr
 from hpckit.model.search import DerivedKey
 from hpckit.values import dataclass
 
@@ -35,7 +35,7 @@ class Probe:
     config: Mapping[str, Any]
 
 
-def followers(base: Mapping[str, Any], probes: list[Probe]) -> tuple[DerivedKey, ...]:
+def find_derived_keys(base: Mapping[str, Any], probes: list[Probe]) -> tuple[DerivedKey, ...]:
     """Return the places that follow; `base` has all keys at their `before`.
 
     Raises ConfigError if a place is computed in another way, or is fixed before a run begins.
@@ -43,51 +43,51 @@ def followers(base: Mapping[str, Any], probes: list[Probe]) -> tuple[DerivedKey,
     found: dict[_Path, list[Probe]] = {}
     for probe in probes:
         own = tuple(probe.key.split("."))
-        for path in _differing(base, probe.config, (), probe):
+        for path in _find_differing_paths(base, probe.config, (), probe):
             if path[: len(own)] != own:
                 found.setdefault(path, []).append(probe)
-    return tuple(_follower(base, path, moved) for path, moved in sorted(found.items()))
+    return tuple(_build_derived_key(base, path, moved) for path, moved in sorted(found.items()))
 
 
-def check_free(path: _Path, key: str) -> None:
+def check_key_may_vary(path: _Path, key: str) -> None:
     """Raise ConfigError if the value at this path cannot differ between runs of the sweep."""
     if path[0] not in FIXED:
         return
     name = ".".join(path)
     how = f"{name} follows {key}" if name != key else f"{name} is searched"
     raise ConfigError(
-        f"{how}, and {path[0]} is settled before a run of sweep.sampler=optuna asks for values.",
+        f"{how}, and {path[0]} is fixed before a run of sweep.sampler=optuna asks for values.",
         hint="Use sweep.sampler=random, which draws all points beforehand.",
     )
 
 
-def check_same(expected: Mapping[str, Any], applied: Mapping[str, Any]) -> None:
+def check_configs_equal(expected: Mapping[str, Any], applied: Mapping[str, Any]) -> None:
     """Raise ConfigError if values put into a frozen configuration differ from the composed one."""
-    path = next(_differing(expected, applied, (), None), None)
+    path = next(_find_differing_paths(expected, applied, (), None), None)
     if path is not None:
-        raise _computed(path, "the searched keys")
+        raise _build_computed_key_error(path, "the searched keys")
 
 
-def _follower(base: Mapping[str, Any], path: _Path, moved: list[Probe]) -> DerivedKey:
-    before = _get(base, path)
+def _build_derived_key(base: Mapping[str, Any], path: _Path, moved: list[Probe]) -> DerivedKey:
+    before = _get_at_path(base, path)
     for probe in moved:
-        check_free(path, probe.key)
+        check_key_may_vary(path, probe.key)
     first = moved[0]
-    if len(moved) == 1 and same_value(before, first.before):
-        if same_value(_get(first.config, path), first.after):
+    if len(moved) == 1 and has_same_repr(before, first.before):
+        if has_same_repr(_get_at_path(first.config, path), first.after):
             return DerivedKey(path=path, copies=first.key)
     elif isinstance(before, str):
-        follower = DerivedKey(path=path, pieces=_pieces(before, moved))
+        follower = DerivedKey(path=path, pieces=_split_text_by_values(before, moved))
         values = {probe.key: probe.before for probe in moved}
         if all(
-            follower.value({**values, probe.key: probe.after}) == _get(probe.config, path)
+            follower.compute_value({**values, probe.key: probe.after}) == _get_at_path(probe.config, path)
             for probe in moved
         ):
             return follower
-    raise _computed(path, ", ".join(probe.key for probe in moved))
+    raise _build_computed_key_error(path, ", ".join(probe.key for probe in moved))
 
 
-def _pieces(text: str, moved: list[Probe]) -> tuple[str, ...]:
+def _split_text_by_values(text: str, moved: list[Probe]) -> tuple[str, ...]:
     """Return the text in pieces: fixed text, alternating with the keys whose values it contains."""
     pieces = [text]
     # Long values come first: a value that is part of another one would cut that apart.
@@ -98,13 +98,13 @@ def _pieces(text: str, moved: list[Probe]) -> tuple[str, ...]:
                 cut.append(piece)
                 continue
             mark = str(probe.before)
-            first, *rest = piece.split(mark if mark in piece else override_value(probe.before))
+            first, *rest = piece.split(mark if mark in piece else encode_override_value(probe.before))
             cut += [first, *(part for one in rest for part in (probe.key, one))]
         pieces = cut
     return tuple(pieces)
 
 
-def _computed(path: _Path, keys: str) -> ConfigError:
+def _build_computed_key_error(path: _Path, keys: str) -> ConfigError:
     return ConfigError(
         f"{'.'.join(path)} is computed from {keys}; sweep.sampler=optuna can only copy values to "
         "other keys, or put them into texts.",
@@ -112,22 +112,22 @@ def _computed(path: _Path, keys: str) -> ConfigError:
     )
 
 
-def _differing(one: Any, other: Any, path: _Path, probe: Probe | None) -> Iterator[_Path]:
-    copied = probe is not None and same_value(one, probe.before) and same_value(other, probe.after)
+def _find_differing_paths(one: Any, other: Any, path: _Path, probe: Probe | None) -> Iterator[_Path]:
+    copied = probe is not None and has_same_repr(one, probe.before) and has_same_repr(other, probe.after)
     if isinstance(one, Mapping) and isinstance(other, Mapping) and not copied:
         for key in {**one, **other}:
-            yield from _differing(one.get(key, _GONE), other.get(key, _GONE), (*path, key), probe)
+            yield from _find_differing_paths(one.get(key, _GONE), other.get(key, _GONE), (*path, key), probe)
     elif [type(one), type(other)] == [list, list] and len(one) == len(other) and not copied:
         for place, (left, right) in enumerate(zip(one, other, strict=True)):
-            yield from _differing(left, right, (*path, str(place)), probe)
-    elif not same_value(one, other):
+            yield from _find_differing_paths(left, right, (*path, str(place)), probe)
+    elif not has_same_repr(one, other):
         yield path
 
 
 _GONE = object()
 
 
-def _get(values: Any, path: _Path) -> Any:
+def _get_at_path(values: Any, path: _Path) -> Any:
     for key in path:
         values = values[int(key)] if isinstance(values, list) else values.get(key, _GONE)
     return values

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from hpckit.errors import ConfigError
-from hpckit.model.counted import counted
+from hpckit.model.counted import format_count
 from hpckit.model.search import Axis, AxisKind, Sampler, Sweep
 
 MAX_POINTS = 100_000
@@ -23,7 +23,7 @@ MAX_POINTS = 100_000
 _T = TypeVar("_T")
 
 
-def expand(
+def combine_axis_values(
     axes: Sequence[Sequence[_T]], together: Sequence[Sequence[int]] = ()
 ) -> tuple[tuple[_T, ...], ...]:
     """Return every combination of one value of each axis, the last axis changing fastest.
@@ -38,8 +38,8 @@ def expand(
     count = prod(sizes)
     if count > MAX_POINTS:
         raise ConfigError(
-            f"The sweep has {_counted(count, sizes)} points{_listed(sizes)}; at most {MAX_POINTS} "
-            "are launched.",
+            f"The sweep has {_format_point_count(count, sizes)} points{_format_axis_sizes(sizes)}; "
+            f"at most {MAX_POINTS} are launched.",
             hint="Narrow an axis, or launch it in parts.",
         )
     column = {place: number for number, place in enumerate(leading)}
@@ -56,33 +56,31 @@ def check_equal_lengths(lengths: Mapping[str, int]) -> None:
     for other, size in others:
         if size != length:
             raise ConfigError(
-                f"sweep.zip: {key} has {_values(length)} and {other} has {_values(size)}; keys of "
-                "one group advance together",
+                f"sweep.zip: {key} has {_format_value_count(length)} and {other} has "
+                f"{_format_value_count(size)}; keys of one group advance together",
                 hint="give them the same number of values, or take one of them out of sweep.zip",
             )
 
 
-def _values(count: int) -> str:
-    return f"more than {MAX_POINTS} values" if count > MAX_POINTS else counted(count, "value")
+def _format_value_count(count: int) -> str:
+    return f"more than {MAX_POINTS} values" if count > MAX_POINTS else format_count(count, "value")
 
 
-def _counted(count: int, sizes: Sequence[int]) -> str:
+def _format_point_count(count: int, sizes: Sequence[int]) -> str:
     """Return the number of points; an axis that is too long is only read to one value too many."""
     cut = any(size > MAX_POINTS for size in sizes)
     return f"more than {MAX_POINTS}" if cut else str(count)
 
 
-def _listed(sizes: Sequence[int]) -> str:
-    shown = [
-        f"more than {MAX_POINTS}" if size > MAX_POINTS else str(size) for size in sizes if size > 1
-    ]
+def _format_axis_sizes(sizes: Sequence[int]) -> str:
+    shown = [f"more than {MAX_POINTS}" if size > MAX_POINTS else str(size) for size in sizes if size > 1]
     return f" ({' x '.join(shown)})" if len(shown) > 1 else ""
 
 
 _LARGEST_SEED = 2**32 - 1
 
 
-def draw_points(axes: Sequence[Axis], *, samples: int, seed: int) -> Iterator[Mapping[str, Any]]:
+def draw_random_points(axes: Sequence[Axis], *, samples: int, seed: int) -> Iterator[Mapping[str, Any]]:
     """Yield `samples` points: a value for each key; same seed, same axes, same points.
 
     Every axis has its own random stream, made from the seed and its key. So neither the order of
@@ -95,26 +93,26 @@ def draw_points(axes: Sequence[Axis], *, samples: int, seed: int) -> Iterator[Ma
     """
     streams = {axis.key: Random(f"{seed}/{axis.key}") for axis in axes}  # noqa: S311  # no secret
     for _ in range(samples):
-        yield {axis.key: at(axis, streams[axis.key].random()) for axis in axes}
+        yield {axis.key: pick_axis_value(axis, streams[axis.key].random()) for axis in axes}
 
 
-def at(axis: Axis, share: float) -> Any:
+def pick_axis_value(axis: Axis, share: float) -> Any:
     """Return the value at the position `share` (0 to 1, without 1) of the axis."""
     if axis.kind is AxisKind.choice:
         return axis.values[int(share * len(axis.values))]
     if axis.step is not None:
-        return _stepped(axis, axis.step, share)
+        return _pick_stepped_value(axis, axis.step, share)
     if axis.kind is AxisKind.real:
-        found = _between(axis.low, axis.high, share, log=axis.log)
+        found = _interpolate(axis.low, axis.high, share, log=axis.log)
         return min(max(found, axis.low), axis.high)
     if axis.log:
-        found = round(_between(axis.low - 0.5, axis.high + 0.5, share, log=True))
+        found = round(_interpolate(axis.low - 0.5, axis.high + 0.5, share, log=True))
     else:
         found = int(axis.low) + int(share * (int(axis.high) - int(axis.low) + 1))
     return min(max(found, int(axis.low)), int(axis.high))
 
 
-def _stepped(axis: Axis, step: float, share: float) -> float:
+def _pick_stepped_value(axis: Axis, step: float, share: float) -> float:
     """Return the value at `share` of a grid of steps, in decimals: 3 * 0.1 is 0.3 here."""
     low, width = Decimal(str(axis.low)), Decimal(str(step))
     count = int((Decimal(str(axis.high)) - low) / width + Decimal("0.5")) + 1
@@ -122,13 +120,13 @@ def _stepped(axis: Axis, step: float, share: float) -> float:
     return int(found) if axis.kind is AxisKind.integer else float(found)
 
 
-def _between(low: float, high: float, share: float, *, log: bool) -> float:
+def _interpolate(low: float, high: float, share: float, *, log: bool) -> float:
     if log:
-        return math.exp(_between(math.log(low), math.log(high), share, log=False))
+        return math.exp(_interpolate(math.log(low), math.log(high), share, log=False))
     return low + (high - low) * share
 
 
-def check_sampling(sweep: Sweep) -> int:
+def check_sampling_settings(sweep: Sweep) -> int:
     """Return how many points to choose. Raises ConfigError if a setting is missing or bad."""
     how = f"sweep.sampler={sweep.sampler}"
     if sweep.samples is None:
@@ -138,7 +136,7 @@ def check_sampling(sweep: Sweep) -> int:
         )
     if not 1 <= sweep.samples <= MAX_POINTS:
         raise ConfigError(
-            f"sweep.samples is {sweep.samples}; allowed is 1 to {MAX_POINTS}.",
+            f"sweep.samples is {sweep.samples}; it must be 1 to {MAX_POINTS}.",
             hint="For example sweep.samples=40.",
         )
     if sweep.sampler is Sampler.optuna and not sweep.metric:

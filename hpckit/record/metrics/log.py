@@ -16,16 +16,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hpckit.model.counted import counted
+from hpckit.model.counted import format_count
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import (
-    append_lines,
-    open_plain,
-    parsed_line,
+    append_json_lines,
+    open_regular_file,
+    parse_json_line,
     read_json,
-    read_plain,
-    read_rows,
-    write_text,
+    read_regular_file,
+    read_rows_with_offsets,
+    write_text_atomically,
 )
 from hpckit.values import dataclass, field
 
@@ -52,16 +52,15 @@ OWN_KEYS = ("step", "at", "round", RUN_STEP)
 class LastValues:
     """The last value of each name in the first `size` bytes of the rows.
 
-    Each is an object: `value`, and the `step`, the time (`at`), the `round` and the `run_step` of
-    its row. `round` is the latest one that has written: what a rank of an earlier one adds after it
-    does not count.
+    Each is an object: `value`, and the `step`, the time (`at`), the `round` and the `run_step` of its row.
+    `round` is the latest one that has written: what a rank of an earlier one adds after it does not count.
     """
 
     size: int = 0
     round: int = 0
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def take(self, row: Mapping[str, Any]) -> None:
+    def add_row(self, row: Mapping[str, Any]) -> None:
         """Take the next row into account."""
         step, at, number = row.get("step"), row.get("at"), row.get("round")
         if isinstance(number, int):
@@ -89,58 +88,59 @@ class MetricsLog:
     _opened: bool = False
     _due_at: float = 0.0
 
-    def append(self, *rows: Mapping[str, Any]) -> None:
+    def append_rows(self, *rows: Mapping[str, Any]) -> None:
         """Append rows; raises OSError. Last values that cannot be written are ignored."""
         if not self._opened:
-            self._last = _read(self.paths, most=_MOST_AT_START)
+            self._last = _read_last_values(self.paths, most=_MOST_AT_START)
             self._opened = True
-            atexit.register(self.flush)
-        size = append_lines(self.paths.metrics, *rows)
+            atexit.register(self.write_last_values)
+        size = append_json_lines(self.paths.metrics, *rows)
         if self._last is None:
             return
         for row in rows:
-            self._last.take(row)
+            self._last.add_row(row)
         self._last.size = size
         if self.clock() >= self._due_at:
-            self.flush()
+            self.write_last_values()
 
-    def flush(self) -> None:
+    def write_last_values(self) -> None:
         """Write the last values now."""
         if self._last is None or not self._opened:
             return
         began = self.clock()
-        _write(self.paths.last_metrics, self._last)
+        _write_last_values(self.paths.last_metrics, self._last)
         ended = self.clock()
         self._due_at = ended + max(_INTERVAL_S, _SHARE * (ended - began))
 
 
-def last_values(attempt: AttemptPaths) -> LastValues:
+def read_last_values(attempt: AttemptPaths) -> LastValues:
     """Return the last values of an attempt; empty if it logged nothing readable."""
-    return _read(attempt) or LastValues()
+    return _read_last_values(attempt) or LastValues()
 
 
-def unreadable_rows(attempt: AttemptPaths) -> str:
-    """Return how many lines no reader takes, in words; empty if none, or if there is much to read.
+def describe_unreadable_rows(attempt: AttemptPaths) -> str:
+    """Return how many lines cannot be read, as text; empty if none, or if there is much to read.
 
-    Such as those of a script that writes Python's texts. A line cut off with its writer is none.
+    Such lines come from a script that writes Python literals. A torn line does not count.
     """
     try:
         if attempt.metrics.stat().st_size > _WORTH_KEEPING:
             return ""
-        lines = read_plain(attempt.metrics).splitlines()
+        lines = read_regular_file(attempt.metrics).splitlines()
     except OSError:
         return ""
     cut = [line.startswith(b'{"') and not line.endswith(b"}") for line in lines]
-    lost = [n for n, one in enumerate(lines) if not cut[n] and parsed_line(one) is None]
+    lost = [n for n, one in enumerate(lines) if not cut[n] and parse_json_line(one) is None]
     if not lost:
         return ""
     return (
-        f"{counted(len(lost), 'line')} of metrics.jsonl cannot be read, from line {lost[0] + 1} "
+        f"{format_count(len(lost), 'line')} of metrics.jsonl cannot be read, from line "
+        f"{lost[0] + 1} "
         'on: each has to be one JSON object, such as {"step": 1, "loss": 0.5}'
     )
 
 
-def metrics_size(attempt: AttemptPaths) -> int:
+def read_metrics_file_size(attempt: AttemptPaths) -> int:
     """Return how many bytes of rows an attempt has; 0 without any. Raises OSError."""
     try:
         return attempt.metrics.stat().st_size
@@ -148,54 +148,53 @@ def metrics_size(attempt: AttemptPaths) -> int:
         return 0
 
 
-def _read(attempt: AttemptPaths, *, most: int | None = None) -> LastValues | None:
+def _read_last_values(attempt: AttemptPaths, *, most: int | None = None) -> LastValues | None:
     """Return the last values including newer rows; None if unreadable or there is too much to read.
 
     `most` is the number of bytes of newer rows to read at most.
     """
     try:
         rows = attempt.metrics.stat()
-        last = _kept(attempt, rows.st_size)
+        last = _read_last_values_file(attempt, rows.st_size)
         behind = rows.st_size - last.size
         if most is not None and behind > most:
             return None
-        for row, end in read_rows(attempt.metrics, start=last.size):
-            last.take(row)
+        for row, end in read_rows_with_offsets(attempt.metrics, start=last.size):
+            last.add_row(row)
             last.size = end
     except FileNotFoundError:
         return LastValues()
     except OSError:
         return None
     if behind > _WORTH_KEEPING and rows.st_uid == os.geteuid():
-        _write(attempt.last_metrics, last)
+        _write_last_values(attempt.last_metrics, last)
     return last
 
 
-def _kept(attempt: AttemptPaths, size: int) -> LastValues:
+def _read_last_values_file(attempt: AttemptPaths, size: int) -> LastValues:
     """Return the content of the small file; empty if it cannot belong to these rows."""
     try:
         record = read_json(attempt.last_metrics)
         last = LastValues(size=record["size"], round=record["round"], values=record["values"])
-        if record["v"] == VERSION and 0 < last.size <= size and _is_whole(last):
-            return last if _ends_line(attempt.metrics, last.size) else LastValues()
+        if record["v"] == VERSION and 0 < last.size <= size and _last_values_have_valid_types(last):
+            return last if _ends_with_newline(attempt.metrics, last.size) else LastValues()
     except (OSError, *_UNREADABLE):
         pass
     return LastValues()
 
 
-def _is_whole(last: LastValues) -> bool:
-    """Return whether all of it has the types that this version writes."""
+def _last_values_have_valid_types(last: LastValues) -> bool:
     known = type(last.size) is int and type(last.round) is int
     return known and all(value.keys() >= {"value", *OWN_KEYS} for value in last.values.values())
 
 
-def _ends_line(path: Path, size: int) -> bool:
-    with open_plain(path) as file:
+def _ends_with_newline(path: Path, size: int) -> bool:
+    with open_regular_file(path) as file:
         file.seek(size - 1)
         return file.read(1) == b"\n"
 
 
-def _write(path: Path, last: LastValues) -> None:
+def _write_last_values(path: Path, last: LastValues) -> None:
     record = {"v": VERSION, "size": last.size, "round": last.round, "values": last.values}
     with suppress(OSError):
-        write_text(path, json.dumps(record, separators=(",", ":")) + "\n", lasting=False)
+        write_text_atomically(path, json.dumps(record, separators=(",", ":")) + "\n", lasting=False)

@@ -18,15 +18,15 @@ from pathlib import Path, PurePosixPath
 
 from hpckit.errors import SnapshotError
 from hpckit.model.launch import Code
-from hpckit.model.plain import plain_fields
+from hpckit.model.plain import attributes_to_json
 from hpckit.record.snapshot.git import Git, GitState
 from hpckit.record.snapshot.secrets import (
     holds_private_key,
-    is_insisted_on,
+    is_secret_explicitly_included,
     is_secret_file,
     is_secret_folder,
 )
-from hpckit.record.store import PRIVATE_FOLDER, make_folder
+from hpckit.record.store import PRIVATE_FOLDER, make_private_folder
 from hpckit.values import dataclass, field, replace
 
 EXPORT_MARK = ".hpckit-export"
@@ -69,7 +69,7 @@ class CodeSnapshot:
     project that the files at `root` were taken from, if it is another folder. `left_out` are files
     and folders (with a slash) that look like secrets. `uncounted` are files that are no part of the
     code when it is compared with other code, as the `points` of sweeps. `outside` is code that runs
-    take from elsewhere, with its checksums (`outside_code`).
+    take from elsewhere, with its checksums (`list_outside_code_checksums`).
     """
 
     root: Path
@@ -94,45 +94,45 @@ class CodeSnapshot:
         return sum(file.size for file in self.files or ())
 
 
-def collect(settings: Code, *, cwd: Path, output_dir: Path, git: Git) -> CodeSnapshot:
+def find_project_files_to_freeze(settings: Code, *, cwd: Path, output_dir: Path, git: Git) -> CodeSnapshot:
     """Find the project around `cwd` and list its files; copies nothing.
 
     Raises SnapshotError if it is too large, unreadable, or does not contain the working folder.
     """
     cwd = cwd.resolve()
-    root, checkout = _root(settings, cwd, git)
+    root, checkout = _find_project_root(settings, cwd, git)
     if not cwd.is_relative_to(root):
         raise SnapshotError(
-            f"code.root {root} does not hold the working folder {cwd}",
+            f"code.root {root} does not contain the working folder {cwd}",
             hint="start hpckit inside the project, or set code.root to a folder around it",
         )
     working_dir = cwd.relative_to(root).as_posix()
-    wanted = dict.fromkeys((working_dir, *map(_below, settings.paths)))
+    wanted = dict.fromkeys((working_dir, *map(_check_code_path_in_project, settings.paths)))
     project = _Project(root, output_dir.resolve(), git, settings.secrets)
-    files = _files(settings, root, project, checkout=checkout) if settings.snapshot else None
+    files = _list_code_files(settings, root, project, checkout=checkout) if settings.snapshot else None
     return CodeSnapshot(
         root=root,
         working_dir=working_dir,
         python_path=tuple(path for path in wanted if (root / path).is_dir()),
         files=files,
-        git=git.state(root) if checkout else None,
+        git=git.read_state(root) if checkout else None,
         left_out=tuple(sorted(project.left_out)),
     )
 
 
-def copy(snapshot: CodeSnapshot, folder: Path) -> None:
+def copy_snapshot(snapshot: CodeSnapshot, folder: Path) -> None:
     """Copy the files into `folder`, which must not exist yet; keeps executable bits and links.
 
     The copy is read-only: all runs of a launch share it. A file that has vanished since it was
     listed is left out, as git would do. Raises OSError.
     """
     folder.mkdir(mode=PRIVATE_FOLDER)
-    make_folder(folder / snapshot.working_dir)
+    make_private_folder(folder / snapshot.working_dir)
     made = {folder}
     for file in snapshot.files or ():
         target = folder / file.path
         if target.parent not in made:
-            make_folder(target.parent)
+            make_private_folder(target.parent)
             made.add(target.parent)
         if file.link is not None:
             target.symlink_to(file.link)
@@ -144,9 +144,9 @@ def copy(snapshot: CodeSnapshot, folder: Path) -> None:
         Path(path).chmod(_READ_ONLY_FOLDER)
 
 
-def _root(settings: Code, cwd: Path, git: Git) -> tuple[Path, bool]:
+def _find_project_root(settings: Code, cwd: Path, git: Git) -> tuple[Path, bool]:
     if settings.root is None:
-        checkout = git.checkout(cwd)
+        checkout = git.find_checkout(cwd)
         return (cwd, False) if checkout is None else (checkout.resolve(), True)
     root = (cwd / Path(settings.root).expanduser()).resolve()
     if not root.is_dir():
@@ -154,10 +154,10 @@ def _root(settings: Code, cwd: Path, git: Git) -> tuple[Path, bool]:
             f"code.root {settings.root!r} is not a folder (looked at {root})",
             hint="name the project's folder, or leave code.root out",
         )
-    return root, git.checkout(root) is not None
+    return root, git.find_checkout(root) is not None
 
 
-def _below(path: str) -> str:
+def _check_code_path_in_project(path: str) -> str:
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts:
         raise SnapshotError(
@@ -183,35 +183,39 @@ class _Project:
     left_out: set[str] = field(default_factory=set)
     tracked: set[Path] = field(default_factory=set)
     known: dict[Path, bool] = field(default_factory=dict)
-    streams: frozenset[tuple[int, int]] = field(default_factory=lambda: frozenset(_streams()))
+    streams: frozenset[tuple[int, int]] = field(
+        default_factory=lambda: frozenset(_list_stdout_and_stderr_inodes())
+    )
 
-    def holds_outputs(self, path: Path) -> bool:
+    def is_in_output_folder(self, path: Path) -> bool:
         """Return whether `path` is in the output folder; one around the project does not count."""
         inside = self.output_dir != self.root and self.output_dir.is_relative_to(self.root)
         return inside and path.is_relative_to(self.output_dir)
 
-    def keeps(self, path: Path) -> bool:
+    def should_include_untracked_file(self, path: Path) -> bool:
         """Return whether an untracked file is no secret, or is a secret to include anyway."""
         name = PurePosixPath(path.relative_to(self.root))
         secret = is_secret_file(name) or (not path.is_symlink() and holds_private_key(path))
-        if not secret or is_insisted_on(name, self.secrets):
+        if not secret or is_secret_explicitly_included(name, self.secrets):
             return True
         around = [parent for parent in name.parents if is_secret_folder(parent)]
         self.left_out.add(f"{around[-1]}/" if around else str(name))
         return False
 
-    def skips(self, folder: Path) -> bool:
+    def should_skip_untracked_folder(self, folder: Path) -> bool:
         """Return whether an untracked folder, or one above it, is left out."""
         if folder == self.root:
             return False
         if folder not in self.known:
             self.known[folder] = (
-                self.skips(folder.parent) or self.holds_outputs(folder) or is_foreign(folder)
+                self.should_skip_untracked_folder(folder.parent)
+                or self.is_in_output_folder(folder)
+                or is_non_code_folder(folder)
             )
         return self.known[folder]
 
 
-def is_foreign(folder: Path) -> bool:
+def is_non_code_folder(folder: Path) -> bool:
     """Return whether a folder is a cache, an environment, an export or a launch: never code."""
     return (
         folder.name in _CACHES
@@ -222,11 +226,11 @@ def is_foreign(folder: Path) -> bool:
     )
 
 
-def _files(
+def _list_code_files(
     settings: Code, root: Path, project: _Project, *, checkout: bool
 ) -> tuple[CodeFile, ...]:
-    paths = _checkout_paths(root, project) if checkout else _walk(root, project)
-    found = (file for path in paths if (file := _describe(path, project)) is not None)
+    paths = _list_checkout_files(root, project) if checkout else _walk_project_files(root, project)
+    found = (file for path in paths if (file := _build_code_file_or_none(path, project)) is not None)
     files: list[CodeFile] = []
     size = 0
     for file in found:
@@ -234,15 +238,15 @@ def _files(
         size += file.size
         if size > settings.max_mb * _MEGABYTE or len(files) > MAX_FILES:
             files += islice(found, _LOOKED_AT_BEYOND_LIMIT)
-            raise _too_large(settings, root, files)
+            raise _project_too_large_error(settings, root, files)
     held = {file.path for file in files}
     held.update(str(up) for file in files for up in PurePosixPath(file.path).parents)
-    found = (_with_frozen_target(file, root, held) for file in files)
+    found = (_redirect_link_to_copy(file, root, held) for file in files)
     return tuple(sorted(found, key=lambda file: file.path))
 
 
-def _with_frozen_target(file: CodeFile, root: Path, held: Collection[str]) -> CodeFile:
-    """Have a link that leads out of the project, and back to a file of it, lead to the copy."""
+def _redirect_link_to_copy(file: CodeFile, root: Path, held: Collection[str]) -> CodeFile:
+    """Make a link that leaves the project and returns to a file of it point to the copy."""
     if file.link is None or not file.link.startswith("/"):
         return file
     target = os.path.relpath(os.path.realpath(file.link), root)
@@ -250,63 +254,65 @@ def _with_frozen_target(file: CodeFile, root: Path, held: Collection[str]) -> Co
     return replace(file, link=os.path.relpath(target, folder)) if target in held else file
 
 
-def _too_large(settings: Code, root: Path, files: list[CodeFile]) -> SnapshotError:
+def _project_too_large_error(settings: Code, root: Path, files: list[CodeFile]) -> SnapshotError:
     largest = heapq.nlargest(_LARGEST_SHOWN, files, key=lambda file: file.size)
     listing = ", ".join(f"{file.path} ({file.size / _MEGABYTE:.1f} MB)" for file in largest)
     return SnapshotError(
         f"the code snapshot of {root} is too large: more than {settings.max_mb:g} MB "
         f"(code.max_mb) or {MAX_FILES} files; largest: {listing}",
         hint="put data into .gitignore (which counts in git repositories alone: `git init`) or "
-        "outside the project, name a smaller folder with code.root=DIR, raise code.max_mb, or do "
-        "without: code.snapshot=false",
+        "outside the project, choose a smaller folder with code.root=DIR, raise code.max_mb, or "
+        "turn the snapshot off: code.snapshot=false",
     )
 
 
-def _checkout_paths(folder: Path, project: _Project) -> Iterator[Path]:
+def _list_checkout_files(folder: Path, project: _Project) -> Iterator[Path]:
     """Yield the files of a checkout and of the checkouts inside it (submodules, clones)."""
-    for name in project.git.tracked(folder):
+    for name in project.git.list_tracked_files(folder):
         path = folder / name
-        if project.holds_outputs(path):
+        if project.is_in_output_folder(path):
             continue
         if path.is_dir() and not path.is_symlink():
-            yield from _checkout_paths(path, project) if (path / ".git").exists() else ()
+            yield from _list_checkout_files(path, project) if (path / ".git").exists() else ()
         else:
             project.tracked.add(path)
             yield path
-    for name in project.git.untracked(folder):
+    for name in project.git.list_untracked_files(folder):
         path = folder / name
-        if project.skips(path if name.endswith("/") else path.parent):
+        if project.should_skip_untracked_folder(path if name.endswith("/") else path.parent):
             continue
         if name.endswith("/"):
-            yield from _checkout_paths(path, project)
-        elif not project.holds_outputs(path) and project.keeps(path):
+            yield from _list_checkout_files(path, project)
+        elif not project.is_in_output_folder(path) and project.should_include_untracked_file(path):
             yield path
 
 
-def _walk(folder: Path, project: _Project) -> Iterator[Path]:
-    for parent, folders, files in os.walk(folder, onerror=_unreadable):
+def _walk_project_files(folder: Path, project: _Project) -> Iterator[Path]:
+    for parent, folders, files in os.walk(folder, onerror=_raise_unreadable_folder):
         here = Path(parent)
         links = [name for name in folders if (here / name).is_symlink()]
         folders[:] = sorted(
-            name for name in folders if name not in links and not project.skips(here / name)
+            name
+            for name in folders
+            if name not in links and not project.should_skip_untracked_folder(here / name)
         )
         paths = (here / name for name in sorted([*files, *links]))
-        yield from (path for path in paths if project.keeps(path))
+        yield from (path for path in paths if project.should_include_untracked_file(path))
 
 
-def _unreadable(error: OSError) -> None:
+def _raise_unreadable_folder(error: OSError) -> None:
     raise SnapshotError(
         f"the project holds a folder that cannot be read: {error}",
-        hint="name a smaller folder with code.root=DIR, or do without: code.snapshot=false",
+        hint="choose a smaller folder with code.root=DIR, or turn it off: code.snapshot=false",
     )
 
 
-def _describe(path: Path, project: _Project) -> CodeFile | None:
+def _build_code_file_or_none(path: Path, project: _Project) -> CodeFile | None:
     """Return the file as it is; None if it is gone, our output, or neither a file nor a link."""
     root = project.root
     try:
         status = path.lstat()
-        link = _link(path, root) if stat.S_ISLNK(status.st_mode) else None
+        link = _read_link_target(path, root) if stat.S_ISLNK(status.st_mode) else None
     except FileNotFoundError:
         return None
     ours = (status.st_dev, status.st_ino) in project.streams
@@ -322,14 +328,14 @@ def _describe(path: Path, project: _Project) -> CodeFile | None:
     )
 
 
-def _streams() -> Iterator[tuple[int, int]]:
+def _list_stdout_and_stderr_inodes() -> Iterator[tuple[int, int]]:
     for stream in (1, 2):
         with suppress(OSError):  # closed
             status = os.fstat(stream)
             yield status.st_dev, status.st_ino
 
 
-def _link(path: Path, root: Path) -> str:
+def _read_link_target(path: Path, root: Path) -> str:
     """Return a symlink's target, made absolute if it leads out of the project on its way."""
     target = path.readlink()
     within = os.path.normpath(path.relative_to(root).parent / target)
@@ -337,15 +343,15 @@ def _link(path: Path, root: Path) -> str:
     return os.path.normpath(path.parent / target) if leaves else str(target)
 
 
-def describe_code(snapshot: CodeSnapshot) -> Mapping[str, object]:
+def snapshot_to_json(snapshot: CodeSnapshot) -> Mapping[str, object]:
     """Return the content of code.json for a snapshot."""
     return {
         "v": 1,
         "project": str(snapshot.project),
         "snapshot": snapshot.files is not None,
         "files": len(snapshot.files or ()),
-        **plain_fields(snapshot, "bytes=size commit=git.commit branch=git.branch dirty=git.dirty"),
+        **attributes_to_json(snapshot, "bytes=size commit=git.commit branch=git.branch dirty=git.dirty"),
         "left_out": snapshot.left_out,
         "uncounted": sorted(snapshot.uncounted),
-        **plain_fields(snapshot, "points outside"),
+        **attributes_to_json(snapshot, "points outside"),
     }

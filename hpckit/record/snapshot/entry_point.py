@@ -32,7 +32,7 @@ class FoundModule:
     locations: tuple[str, ...] = ()
 
     @property
-    def is_source(self) -> bool:
+    def has_readable_source(self) -> bool:
         """Whether its source can be read."""
         return self.file is not None and self.file.suffix == ".py" and self.file.is_file()
 
@@ -43,18 +43,18 @@ def find_module(name: str, folders: Sequence[Path], *, installed: bool) -> Found
     `folders` come first, as on PYTHONPATH; with `installed`, the modules of this Python come after.
     """
     first, *rest = name.split(".")
-    found = _find(first, [str(folder) for folder in folders])
+    found = _find_in_locations(first, [str(folder) for folder in folders])
     if found is None and installed:
-        found = _installed(first)
+        found = _find_installed_module(first)
     for part in rest:
         if found is None or not found.locations:
             return None
         # Only by its last part: for a dotted name Python would import the package.
-        found = _find(part, found.locations)
+        found = _find_in_locations(part, found.locations)
     return found
 
 
-def defines(source: str, attribute: str) -> bool:
+def may_define_name(source: str, attribute: str) -> bool:
     """Return whether a module binds this name (or `Class.method`), as far as the source shows.
 
     Returns True if the source does not show it, as after `import *`, with `__getattr__` or calls of
@@ -65,7 +65,7 @@ def defines(source: str, attribute: str) -> bool:
         return True
     body: Sequence[ast.stmt] = tree.body
     for part in attribute.split("."):
-        names = dict(_bound(body))
+        names = dict(_list_bound_names(body))
         if part not in names:
             return "*" in names or "__getattr__" in names
         inner = names[part]
@@ -75,18 +75,18 @@ def defines(source: str, attribute: str) -> bool:
     return True
 
 
-def names_like(source: str, attribute: str) -> list[str]:
+def suggest_similar_names(source: str, attribute: str) -> list[str]:
     """Return the module's own names that this one is probably a typo of, closest first."""
-    return difflib.get_close_matches(attribute, dict(_bound(ast.parse(source).body)), n=2)
+    return difflib.get_close_matches(attribute, dict(_list_bound_names(ast.parse(source).body)), n=2)
 
 
-def uncallable(source: str, name: str) -> tuple[str, str] | None:
+def explain_uncallable_entry_point(source: str, name: str) -> tuple[str, str] | None:
     """Return why `function(config, run)` would fail or run nothing, and what to do about it.
 
     None if it is not certain. Only names bound once, by a plain `def`, are judged: a decorator
     replaces the function. An exception is Hydra's own decorator, which never takes two arguments.
     """
-    named = [node for bound, node in _bound(ast.parse(source).body) if bound == name]
+    named = [node for bound, node in _list_bound_names(ast.parse(source).body) if bound == name]
     if len(named) != 1 or not isinstance(named[0], ast.FunctionDef | ast.AsyncFunctionDef):
         return None
     function = named[0]
@@ -94,18 +94,18 @@ def uncallable(source: str, name: str) -> tuple[str, str] | None:
     if any(_HYDRA.match(decorator) for decorator in decorators):
         return (
             "is a Hydra application: @hydra.main composes a configuration by itself",
-            f"take the decorator off, as hpckit composes: def {name}(config, run)",
+            f"remove the decorator, since hpckit composes it: def {name}(config, run)",
         )
     if decorators:
         return None
     if isinstance(function, ast.AsyncFunctionDef) or any(
-        isinstance(node, ast.Yield | ast.YieldFrom) for node in _own_nodes(function)
+        isinstance(node, ast.Yield | ast.YieldFrom) for node in _walk_function_body(function)
     ):
         return (
             "is a coroutine or generator function: calling it runs none of it",
             "make it a plain `def` without `yield`; inside it, asyncio.run() runs a coroutine",
         )
-    if _takes_two(function.args):
+    if _accepts_two_arguments(function.args):
         return None
     takes = f"{name}({ast.unparse(function.args)})"
     return (
@@ -114,15 +114,14 @@ def uncallable(source: str, name: str) -> tuple[str, str] | None:
     )
 
 
-def _takes_two(arguments: ast.arguments) -> bool:
-    """Return whether two positional arguments are neither too few nor too many."""
+def _accepts_two_arguments(arguments: ast.arguments) -> bool:
     places = len(arguments.posonlyargs) + len(arguments.args)
     wanted = places - len(arguments.defaults)
     named = any(default is None for default in arguments.kw_defaults)
     return wanted <= _GIVEN <= (_GIVEN if arguments.vararg else places) and not named
 
 
-def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
+def _walk_function_body(function: ast.FunctionDef) -> Iterator[ast.AST]:
     """Yield the nodes of a function's body, without those of functions inside it."""
     waiting: list[ast.AST] = list(function.body)
     while waiting:
@@ -132,28 +131,28 @@ def _own_nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:
             waiting += ast.iter_child_nodes(node)
 
 
-def _find(name: str, locations: Sequence[str]) -> FoundModule | None:
+def _find_in_locations(name: str, locations: Sequence[str]) -> FoundModule | None:
     spec = importlib.machinery.PathFinder.find_spec(name, locations)
-    return None if spec is None else _module(spec)
+    return None if spec is None else _module_from_spec(spec)
 
 
-def _installed(name: str) -> FoundModule | None:
+def _find_installed_module(name: str) -> FoundModule | None:
     # In addition to PathFinder there are the built-in modules and finders of editable
     # installations.
     for finder in sys.meta_path:
         found = getattr(finder, "find_spec", None)
         spec = None if found is None else found(name, None)
         if spec is not None:
-            return _module(spec)
+            return _module_from_spec(spec)
     return None
 
 
-def _module(spec: importlib.machinery.ModuleSpec) -> FoundModule:
+def _module_from_spec(spec: importlib.machinery.ModuleSpec) -> FoundModule:
     file = Path(spec.origin) if spec.has_location and spec.origin else None
     return FoundModule(file=file, locations=tuple(spec.submodule_search_locations or ()))
 
 
-def _bound(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
+def _list_bound_names(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
     """Yield the names that statements bind at their own level, including blocks such as `if`."""
     for statement in body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -167,10 +166,10 @@ def _bound(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
                     yield child.id, child
             for _, inner in ast.iter_fields(statement):
                 if isinstance(inner, list):
-                    yield from _bound(_statements(inner))
+                    yield from _list_bound_names(_list_nested_statements(inner))
 
 
-def _statements(items: Sequence[object]) -> list[ast.stmt]:
+def _list_nested_statements(items: Sequence[object]) -> list[ast.stmt]:
     """Return the statements among a field's items, and those of `except` and `case` clauses."""
     found: list[ast.stmt] = []
     for item in items:

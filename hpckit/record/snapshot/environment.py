@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpckit.model.finding import Finding, error
+from hpckit.model.finding import Finding, build_error_finding
 from hpckit.patterns import lazy_pattern
 from hpckit.record.process import this_host
 
@@ -46,7 +46,7 @@ print(json.dumps(capture_environment(os.environ)))
 
 def capture_environment(environ: Mapping[str, str]) -> dict[str, object]:
     """Return the content of environment.json."""
-    packages, system = _packages(), os.uname()
+    packages, system = _list_installed_packages(), os.uname()
     libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
     return {
         "v": VERSION,
@@ -56,11 +56,11 @@ def capture_environment(environ: Mapping[str, str]) -> dict[str, object]:
         "modules": [name for name in environ.get("LOADEDMODULES", "").split(":") if name],
         "host": this_host(),
         "platform": " ".join(filter(None, (system.sysname, system.release, system.machine, libc))),
-        "driver": _driver(),
+        "driver": _read_nvidia_driver_version(),
     }
 
 
-def unreadable_setup(lines: Sequence[str]) -> Iterator[Finding]:
+def find_setup_line_syntax_error(lines: Sequence[str]) -> Iterator[Finding]:
     """Yield an error if bash cannot read the lines of `cluster.setup`; none of them is run."""
     bash = shutil.which("bash")
     if not lines or bash is None:
@@ -76,22 +76,24 @@ def unreadable_setup(lines: Sequence[str]) -> Iterator[Finding]:
     if done.returncode:
         said = _SHELL_LINE.match(done.stderr)
         number = min(int(said[1]) if said else 1, len(lines))
-        yield error(
+        yield build_error_finding(
             f"cluster.setup[{number - 1}]",
             lines[number - 1],
             f"bash cannot read line {number} of cluster.setup, {lines[number - 1]!r}: "
             f"{said[2] if said else done.stderr.strip()}",
-            "close what is open, and quote what bash takes for its own",
+            "close open quotes and brackets, and quote bash's special characters",
         )
 
 
-def in_active_environment(program: str, environ: Mapping[str, str]) -> str | None:
+def find_program_in_environment(program: str, environ: Mapping[str, str]) -> str | None:
     """Return a program of the activated virtual or conda environment; None if it has none."""
     active = environ.get("VIRTUAL_ENV") or environ.get("CONDA_PREFIX")
     return shutil.which(program, path=f"{active}/bin") if active and "/" not in program else None
 
 
-def program_meant(program: str, which: Callable[[str], str | None]) -> tuple[str | None, str]:
+def suggest_for_misspelled_program(
+    program: str, which: Callable[[str], str | None]
+) -> tuple[str | None, str]:
     """Return the known program here that a misspelled name means, if any, and what to do.
 
     Not `python3.12` or `ipython` for python: nodes may have programs that this machine lacks.
@@ -108,7 +110,7 @@ def program_meant(program: str, which: Callable[[str], str | None]) -> tuple[str
     )
 
 
-def capture_of(python: str, environ: Mapping[str, str]) -> dict[str, object] | None:
+def capture_python_environment(python: str, environ: Mapping[str, str]) -> dict[str, object] | None:
     """Return the result of `capture_environment` in another Python; None if that fails."""
     if python == sys.executable:
         return capture_environment(environ)
@@ -132,24 +134,24 @@ EnvironmentDifference = tuple[str, str | None, str | None]
 """What differs between two environments, and its values; None is not recorded, or not there."""
 
 
-def difference_words(name: str, old: str | None, new: str | None) -> str:
+def format_environment_change(name: str, old: str | None, new: str | None) -> str:
     """Return a difference as a phrase about then and now."""
     if old is None:
-        return f"{name}: {new}, and none was recorded"
-    return f"{name}: was {old}, {'and is not here' if new is None else f'is {new}'}"
+        return f"{name}: {new}, but no value was recorded"
+    return f"{name}: was {old}, {'but is not here' if new is None else f'is {new}'}"
 
 
-def environment_differences(
+def list_environment_differences(
     old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> tuple[EnvironmentDifference, ...]:
     """Return the differences between two environments; empty if there are none."""
     return (
-        *_differing(_flat(old), _flat(new), ""),
-        *_differing(old.get("packages") or {}, new.get("packages") or {}, "package "),
+        *_list_differences(_flatten_environment(old), _flatten_environment(new), ""),
+        *_list_differences(old.get("packages") or {}, new.get("packages") or {}, "package "),
     )
 
 
-def _flat(environment: Mapping[str, Any]) -> dict[str, str]:
+def _flatten_environment(environment: Mapping[str, Any]) -> dict[str, str]:
     """Return everything but packages, by its usual name; unknown values are left out."""
     python = environment.get("python") or {}
     modules = environment.get("modules")
@@ -164,7 +166,7 @@ def _flat(environment: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in named.items() if value is not None}
 
 
-def _differing(
+def _list_differences(
     old: Mapping[str, str], new: Mapping[str, str], what: str
 ) -> Iterator[EnvironmentDifference]:
     for name in sorted(old.keys() | new.keys(), key=str.lower):
@@ -172,7 +174,7 @@ def _differing(
             yield f"{what}{name}", old.get(name), new.get(name)
 
 
-def _driver() -> str | None:
+def _read_nvidia_driver_version() -> str | None:
     try:
         text = _DRIVER.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -181,7 +183,7 @@ def _driver() -> str | None:
     return found[0] if found else None
 
 
-def _packages() -> dict[str, str]:
+def _list_installed_packages() -> dict[str, str]:
     """Return name and version of installed packages; the first one found is the one imported.
 
     As importlib.metadata does, but that reads whole files, and its import costs 7 ms a launch.
@@ -194,14 +196,13 @@ def _packages() -> dict[str, str]:
         except OSError:  # not there, or a zip file
             continue
         for metadata in all_metadata:
-            headers = _headers(Path(metadata))
+            headers = _read_metadata_headers(Path(metadata))
             if headers.get("Name"):
                 found.setdefault(headers["Name"], headers.get("Version", ""))
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 
-def _headers(metadata: Path) -> dict[str, str]:
-    """Return name and version from the head of the mail that has them."""
+def _read_metadata_headers(metadata: Path) -> dict[str, str]:
     for file in _METADATA_FILES:
         try:
             with (metadata / file).open("rb") as mail:
@@ -212,12 +213,12 @@ def _headers(metadata: Path) -> dict[str, str]:
     return {}
 
 
-def cpu_build(folder: Path | None = None) -> str | None:
+def find_cpu_only_torch(folder: Path | None = None) -> str | None:
     """Return the version of a PyTorch that cannot use GPUs; None if it can, or if it is not known.
 
     `folder` is that of the package; the default is that of this Python.
     """
-    folder = folder or _installed()
+    folder = folder or _find_torch_folder()
     if folder is None:
         return None
     try:
@@ -230,7 +231,7 @@ def cpu_build(folder: Path | None = None) -> str | None:
     return values.get("__version__", "").strip("'\"") or "unknown version"
 
 
-def _installed() -> Path | None:
+def _find_torch_folder() -> Path | None:
     try:
         spec = importlib.util.find_spec("torch")
     except (ImportError, ValueError):

@@ -37,79 +37,75 @@ class Git:
     environ: Mapping[str, str]
 
     @property
-    def installed(self) -> bool:
+    def is_installed(self) -> bool:
         """Whether git is on PATH; compute nodes often have none."""
         return shutil.which("git", path=self.environ.get("PATH", os.defpath)) is not None
 
-    def checkout(self, folder: Path) -> Path | None:
+    def find_checkout(self, folder: Path) -> Path | None:
         """Return the top of the checkout that contains `folder`, or None if git does not apply.
 
         A folder that its checkout ignores counts as outside: git would list none of its files.
         Raises SnapshotError if git refuses to answer.
         """
-        top = self._ask(folder, "rev-parse", "--show-toplevel")
+        top = self._run_or_raise(folder, "rev-parse", "--show-toplevel")
         if top is None:
             return None
         ignored = self._run(folder, "check-ignore", "-q", ".")
         return None if ignored is not None and ignored.returncode == 0 else Path(top.rstrip("\n"))
 
-    def tracked(self, folder: Path) -> list[str]:
+    def list_tracked_files(self, folder: Path) -> list[str]:
         """Return the tracked paths below `folder`; a submodule is one path, a folder."""
-        return self._paths(folder, "ls-files", "-z", "--cached")
+        return self._list_paths_in_output(folder, "ls-files", "-z", "--cached")
 
-    def untracked(self, folder: Path) -> list[str]:
+    def list_untracked_files(self, folder: Path) -> list[str]:
         """Return paths neither tracked nor ignored; a nested checkout ends with a slash."""
-        return self._paths(folder, "ls-files", "-z", "--others", "--exclude-standard")
+        return self._list_paths_in_output(folder, "ls-files", "-z", "--others", "--exclude-standard")
 
-    def state(self, folder: Path) -> GitState:
+    def read_state(self, folder: Path) -> GitState:
         """Return the state of the checkout, limited to `folder`."""
-        commit = self._try(folder, "rev-parse", "--verify", "HEAD")
-        diff = "" if commit is None else self._try(folder, "diff", *_PLAIN, "HEAD", "--", ".") or ""
-        changes = self._try(folder, "status", "--porcelain", "-z", "--", ".")
+        commit = self._run_or_none(folder, "rev-parse", "--verify", "HEAD")
+        diff = "" if commit is None else self._run_or_none(folder, "diff", *_PLAIN, "HEAD", "--", ".") or ""
+        changes = self._run_or_none(folder, "status", "--porcelain", "-z", "--", ".")
         return GitState(
             commit=commit and commit.strip(),
-            branch=(self._try(folder, "symbolic-ref", "--short", "-q", "HEAD") or "").strip()
-            or None,
+            branch=(self._run_or_none(folder, "symbolic-ref", "--short", "-q", "HEAD") or "").strip() or None,
             dirty=bool(changes),
             diff=diff,
         )
 
-    def write_out(self, folder: Path, commit: str, diff: str, into: Path) -> Path | None:
+    def export_commit(self, folder: Path, commit: str, diff: str, into: Path) -> Path | None:
         """Write a commit with a diff applied into an empty folder; the checkout is not changed.
 
         Returns where `folder` is in it, None if that commit or that diff is not available.
         """
-        top = self._try(folder, "rev-parse", "--show-toplevel") if folder.is_dir() else None
+        top = self._run_or_none(folder, "rev-parse", "--show-toplevel") if folder.is_dir() else None
         if top is None:
             return None
         checkout = Path(top.rstrip("\n"))
         index = {"GIT_INDEX_FILE": str(into / ".index")}
         read = self._run(checkout, "read-tree", commit, more=index)
         words = ("checkout-index", "--all", "--force", f"--prefix={into}/")
-        written = (
-            read is not None and read.returncode == 0 and self._run(checkout, *words, more=index)
-        )
+        written = read is not None and read.returncode == 0 and self._run(checkout, *words, more=index)
         (into / ".index").unlink(missing_ok=True)
-        if not written or written.returncode != 0 or not self._apply(diff, into):
+        if not written or written.returncode != 0 or not self._apply_diff(diff, into):
             return None
         return into / folder.resolve().relative_to(checkout.resolve())
 
-    def _apply(self, diff: str, folder: Path) -> bool:
-        """Apply a diff to files outside any checkout."""
+    def _apply_diff(self, diff: str, folder: Path) -> bool:
         outside = {"GIT_CEILING_DIRECTORIES": str(folder.parent)}
         words = ("apply", "--whitespace=nowarn", "-")
         applied = self._run(folder, *words, text=diff, more=outside) if diff else None
         return not diff or (applied is not None and applied.returncode == 0)
 
-    def _paths(self, folder: Path, *words: str) -> list[str]:
-        text = self._ask(folder, *words)
+    def _list_paths_in_output(self, folder: Path, *words: str) -> list[str]:
+        text = self._run_or_raise(folder, *words)
         return [path for path in (text or "").split("\0") if path]
 
-    def _try(self, folder: Path, *words: str) -> str | None:
+    def _run_or_none(self, folder: Path, *words: str) -> str | None:
         done = self._run(folder, *words)
         return done.stdout if done is not None and done.returncode == 0 else None
 
-    def _ask(self, folder: Path, *words: str) -> str | None:
+    def _run_or_raise(self, folder: Path, *words: str) -> str | None:
         done = self._run(folder, *words)
         if done is None or "not a git repository" in done.stderr:
             return None

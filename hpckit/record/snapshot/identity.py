@@ -14,11 +14,11 @@ from pathlib import Path
 
 from hpckit.model.states import RunState
 from hpckit.record.layout import LaunchPaths
-from hpckit.record.lookup import list_launches
-from hpckit.record.snapshot.changes import frozen_lines, path_in, sums_text
+from hpckit.record.lookup import list_own_launches
+from hpckit.record.snapshot.changes import format_snapshot_checksums, parse_checksum_path, read_checksum_lines
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 from hpckit.record.snapshot.outside import MODULES
-from hpckit.record.store import open_plain, read_object, read_plain
+from hpckit.record.store import open_regular_file, read_json_object, read_regular_file
 from hpckit.values import dataclass
 
 _ENDING_BYTES = 16 * 1024
@@ -32,17 +32,17 @@ class EarlierLaunch:
     paths: LaunchPaths
     runs: Mapping[str, Sequence[int]]
 
-    def of(self, wanted: Collection[str]) -> tuple[int, ...]:
+    def find_runs_with_signatures(self, wanted: Collection[str]) -> tuple[int, ...]:
         """Return the indices of the runs with these signatures, in order."""
         return tuple(sorted(i for one, held in self.runs.items() if one in wanted for i in held))
 
 
-def holdings(output_dir: Path, wanted: Collection[str]) -> Iterator[EarlierLaunch]:
+def find_launches_with_signatures(output_dir: Path, wanted: Collection[str]) -> Iterator[EarlierLaunch]:
     """Yield the launches below a folder that have runs with these signatures, newest first."""
-    for folder in list_launches(output_dir):
+    for folder in list_own_launches(output_dir):
         paths = LaunchPaths(folder)
         try:
-            signatures = read_plain(paths.signatures).decode().split()
+            signatures = read_regular_file(paths.signatures).decode().split()
         except (OSError, UnicodeDecodeError):
             continue
         found: dict[str, list[int]] = {}
@@ -53,14 +53,14 @@ def holdings(output_dir: Path, wanted: Collection[str]) -> Iterator[EarlierLaunc
             yield EarlierLaunch(paths=paths, runs=found)
 
 
-def ended_well(paths: LaunchPaths, index: int) -> bool:
+def has_latest_attempt_completed(paths: LaunchPaths, index: int) -> bool:
     """Return whether the final event of a run's latest attempt says that it completed."""
     # Text instead of Path objects, which took half of the time for ten thousand runs.
     attempts = str(paths.run(index).attempts)
     try:
         numbers = [int(name) for name in os.listdir(attempts) if name.isdecimal()]  # noqa: PTH208
         events = str(paths.run(index).attempt(max(numbers)).events)
-        with open_plain(events) as file:
+        with open_regular_file(events) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _ENDING_BYTES))
             last = json.loads(file.read().rstrip(b"\n").rpartition(b"\n")[2])
         return bool(last["event"] == "attempt_ended" and last["state"] == RunState.completed)
@@ -68,58 +68,60 @@ def ended_well(paths: LaunchPaths, index: int) -> bool:
         return False
 
 
-def code_identity(
+def compute_code_identity(
     snapshot: CodeSnapshot, sums: str | None = None, more: Iterable[str] = ()
 ) -> str | None:
     """Return the same text for the same code in the same place; None if that cannot be determined.
 
     For a snapshot it is made from the content of its files that count (`sums`, if known, as from
-    `changes.sums_text`), and `more` lines of files that counted elsewhere; without one from the
-    commit and the changes to what git tracks in the project. Outside git nothing shows whether
-    files are unchanged. Code that no snapshot holds is
-    compared beside it (`outside`).
+    `format_snapshot_checksums`), and `more` lines of files that counted elsewhere; without one from the
+    commit and the changes to what git tracks in the project. Outside git nothing shows whether files are
+    unchanged. Code that no snapshot holds is compared beside it (`outside`).
     """
     places = (snapshot.working_dir, *snapshot.python_path)
     if snapshot.files is not None:
         counted = [file for file in snapshot.files if file.path not in snapshot.uncounted]
         held = {file.path for file in snapshot.files}
-        marks = {file.path: _mark(file, snapshot.project, held) for file in counted}
-        known = sums_text(snapshot, snapshot.root) if sums is None else sums
+        marks = {file.path: _describe_kind_or_link(file, snapshot.project, held) for file in counted}
+        known = format_snapshot_checksums(snapshot, snapshot.root) if sums is None else sums
         lines = [f"{line}\n" for line in known.split("\n")[:-1]]
-        lines = [*(line for line in lines if path_in(line) not in snapshot.uncounted), *more]
+        lines = [*(line for line in lines if parse_checksum_path(line) not in snapshot.uncounted), *more]
         marked = (f"{path}\0{mark}" for path, mark in sorted(marks.items()) if mark)
-        return f"files:{_digest([''.join(sorted(lines, key=path_in)), *marked, *places])}"
+        listed = "".join(sorted(lines, key=parse_checksum_path))
+        return f"files:{_compute_digest([listed, *marked, *places])}"
     git = snapshot.git
     if git is None or git.commit is None:
         return None
-    return f"commit:{_digest([str(snapshot.project), git.commit, git.diff, *places])}"
+    return f"commit:{_compute_digest([str(snapshot.project), git.commit, git.diff, *places])}"
 
 
-def is_frozen_code(snapshot: CodeSnapshot, sums: str, identity: str, paths: LaunchPaths) -> bool:
+def matches_frozen_code(snapshot: CodeSnapshot, sums: str, identity: str, paths: LaunchPaths) -> bool:
     """Return whether code with this identity is what a launch froze; `sums` are its checksums.
 
     What does not count now, did not then: a file of points is known for one by a later launch.
     """
-    record = read_object(paths.code_record)
+    record = read_json_object(paths.code_record)
     if record.get("identity") in {None, "", identity}:
         return record.get("identity") == identity
     apart = snapshot.uncounted.difference(record.get("uncounted") or ())
-    more = [line for line in frozen_lines(paths) if path_in(line) in apart] if apart else []
-    return bool(more) and code_identity(snapshot, sums, more) == record["identity"]
+    more = (
+        [line for line in read_checksum_lines(paths) if parse_checksum_path(line) in apart] if apart else []
+    )
+    return bool(more) and compute_code_identity(snapshot, sums, more) == record["identity"]
 
 
-def frozen_identity(paths: LaunchPaths) -> str | None:
-    """Return the `code_identity` of a launch when it was frozen; None if it is not known."""
-    return read_object(paths.code_record).get("identity") or None
+def read_frozen_identity(paths: LaunchPaths) -> str | None:
+    """Return the `compute_code_identity` of a launch when it was frozen; None if unknown."""
+    return read_json_object(paths.code_record).get("identity") or None
 
 
-def frozen_project(paths: LaunchPaths) -> str | None:
+def read_project_folder(paths: LaunchPaths) -> str | None:
     """Return the project folder that a launch was made from; None if it was not recorded."""
-    project = read_object(paths.code_record).get("project")
+    project = read_json_object(paths.code_record).get("project")
     return project if isinstance(project, str) else None
 
 
-def _mark(file: CodeFile, project: Path, held: Collection[str]) -> str:
+def _describe_kind_or_link(file: CodeFile, project: Path, held: Collection[str]) -> str:
     """Return what counts of a file but its content: its kind, what a link leads to.
 
     A target that is not `held` counts by size and time, also a module that git ignores.
@@ -136,6 +138,6 @@ def _mark(file: CodeFile, project: Path, held: Collection[str]) -> str:
     return f">{file.link} {stat.st_size} {stat.st_mtime_ns}"
 
 
-def _digest(parts: Sequence[str]) -> str:
+def _compute_digest(parts: Sequence[str]) -> str:
     text = json.dumps(parts, ensure_ascii=False)
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()

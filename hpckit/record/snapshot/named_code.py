@@ -23,11 +23,17 @@ from string import Template
 from urllib.parse import unquote, urlsplit
 
 from hpckit.errors import ConfigError
-from hpckit.model.command import command_words, commands_of, invocation, script_of, shell_commands
+from hpckit.model.command import (
+    find_started_script,
+    list_inner_commands,
+    parse_invocation,
+    parse_shell_commands,
+    split_command,
+)
 from hpckit.model.launch import LaunchConfig, WorkingFolder
 from hpckit.patterns import lazy_pattern
-from hpckit.record.snapshot.uncounted import is_source
-from hpckit.record.store import open_plain, read_plain
+from hpckit.record.snapshot.uncounted import has_source_suffix
+from hpckit.record.store import open_regular_file, read_regular_file
 from hpckit.values import dataclass, field
 
 _SHELLS = (".bash", ".sh", ".zsh")
@@ -49,16 +55,16 @@ _INTERPRETER = lazy_pattern(r"/(?:python[\d.]*|bash|sh)\Z")
 _IN_BIN = lazy_pattern(r"\A/.+/bin/[^/]+\Z")
 
 
-def frozen_words(settings: LaunchConfig) -> tuple[str, ...]:
-    """Return what a command takes from the frozen code in the project itself, too.
+def list_frozen_command_words(settings: LaunchConfig) -> tuple[str, ...]:
+    """Return the words that a command takes from the frozen code, even in the project itself.
 
-    Ranks start the frozen script (`command_of`), and `python -P` looks for no module where it is.
+    Ranks start the frozen script (`build_user_command`); `python -P` looks for no module where it is.
     """
     with suppress(ConfigError):
-        words = command_words(settings.command or "")
-        safe = (each for each in commands_of(words) if not _SAFE_PATH.isdisjoint(each))
-        tops = [(invocation(each).module or "").partition(".")[0] for each in safe]
-        return (script_of(words) or words[0], *tops, *(f"{top}.py" for top in tops))
+        words = split_command(settings.command or "")
+        safe = (each for each in list_inner_commands(words) if not _SAFE_PATH.isdisjoint(each))
+        tops = [(parse_invocation(each).module or "").partition(".")[0] for each in safe]
+        return (find_started_script(words) or words[0], *tops, *(f"{top}.py" for top in tops))
     return ()
 
 
@@ -82,7 +88,7 @@ class Words:
     entered: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(
+    def from_settings(
         cls, alike: Sequence[LaunchConfig], folders: Iterable[object], environ: Mapping[str, str]
     ) -> Words:
         """Return the words of runs that differ in their commands, and start in `folders`."""
@@ -92,36 +98,35 @@ class Words:
         # As a job sees them: `sbatch` was called where the launch was made.
         places = {"PWD": ".", "SLURM_SUBMIT_DIR": next(iter(bases))}
         words = cls(environ={**environ, **own, **places}, bases=bases)
-        words.frozen.update(frozen_words(first))
-        words.take(f"{name}={value}" for name, value in own.items())
-        words.take((*first.cluster.setup, first.cluster.python or ""))
+        words.frozen.update(list_frozen_command_words(first))
+        words.add_words_of_texts(f"{name}={value}" for name, value in own.items())
+        words.add_words_of_texts((*first.cluster.setup, first.cluster.python or ""))
         for settings in alike:
-            words.take_command(settings.command)
-        words.take_folders()
+            words.add_command(settings.command)
+        words.use_named_folders_as_bases()
         return words
 
-    def take_modules(self, taken: Iterable[LaunchConfig]) -> None:
+    def add_entry_point_modules(self, taken: Iterable[LaunchConfig]) -> None:
         """Take the modules of functions: if code is not frozen, they are the project's own."""
         tops = {(run.entry_point or "").partition(":")[0].partition(".")[0] for run in taken} - {""}
         self.modules |= tops | {f"{top}.py" for top in tops}
 
-    def take_command(self, command: object) -> None:
+    def add_command(self, command: object) -> None:
         """Take the words of a command, and what it starts."""
         if not command:
             return
         given = list(map(str, command)) if isinstance(command, list | tuple) else [str(command)]
-        self.take(given)
-        self.take(
+        self.add_words_of_texts(given)
+        self.add_words_of_texts(
             f"{word} {folder}" for word, folder in pairwise(given) if _ENTERED.fullmatch(word)
         )
         with suppress(ConfigError):
-            for each in commands_of(command_words(command)):
-                self.started.update({each[0], invocation(each).script or ""})
-                self._take_named(each)
+            for each in list_inner_commands(split_command(command)):
+                self.started.update({each[0], parse_invocation(each).script or ""})
+                self._add_modules_and_configs(each)
 
-    def _take_named(self, command: Sequence[str]) -> None:
-        """Take what is no path in a command: a module, and folders of a Hydra application."""
-        module = (invocation(command).module or "").partition(".")[0]
+    def _add_modules_and_configs(self, command: Sequence[str]) -> None:
+        module = (parse_invocation(command).module or "").partition(".")[0]
         self.modules |= {module, f"{module}.py"} if module else set()
         for word, behind in zip(command, (*command[1:], ""), strict=True):
             if (named := _CONFIGS.match(word)) is not None:
@@ -129,16 +134,16 @@ class Words:
                 folders = re.split(r"[\[\],'\"]+", text)
                 self.configs |= {part.removeprefix("file://") for part in folders} - {""}
 
-    def take_folders(self) -> None:
+    def use_named_folders_as_bases(self) -> None:
         """Take the named folders as bases, twice: a command may enter one, and then one in it."""
         entered = self.found if re.search(r"[$`]", "".join(self.entered)) else self.entered
         for _ in range(1 + bool(self.entered)):
             for word in self.found:
-                for path, live in list(self.paths(word)):
+                for path, live in list(self.resolve_word_to_paths(word)):
                     if os.path.isdir(path):  # noqa: PTH112
                         self.bases[path] = self.bases.get(path, False) or (live and word in entered)
 
-    def take(self, texts: Iterable[str]) -> None:
+    def add_words_of_texts(self, texts: Iterable[str]) -> None:
         """Take these texts apart, with variables filled in; lines for a shell, too."""
         left = set(texts)
         while left:
@@ -158,11 +163,11 @@ class Words:
             self.entered |= {name if name[0] in "/~." else f"./{name}" for name in names}
             parts |= self.entered
             parts -= self.found
-            new = {part for part in parts if "/" in part or part == ".." or is_source(part)}
+            new = {part for part in parts if "/" in part or part == ".." or has_source_suffix(part)}
             self.found |= new
             left |= new
 
-    def paths(self, word: str) -> Iterator[tuple[str, bool]]:
+    def resolve_word_to_paths(self, word: str) -> Iterator[tuple[str, bool]]:
         """Yield the paths that a word stands for, those that exist; whether runs take it there."""
         is_whole = word[:1] in "/~"
         for base, as_now in list(self.bases.items())[: 1 if is_whole else None]:
@@ -175,7 +180,7 @@ class Words:
                 else:
                     yield os.path.realpath(path, strict=True), live
 
-    def programs(self) -> Iterator[tuple[str, bool]]:
+    def find_programs(self) -> Iterator[tuple[str, bool]]:
         """Yield the programs, sources and settings that are named, by their real paths.
 
         With whether runs take them from there, also if the snapshot holds them.
@@ -184,44 +189,41 @@ class Words:
         words = [*self.found, *self.started, *self.modules]
         while words:
             word = words.pop()
-            there = set(self.paths(word))
+            there = set(self.resolve_word_to_paths(word))
             if word in self.started and "/" not in word:
                 found = shutil.which(word, path=self.environ.get("PATH"))
                 there |= {(os.path.realpath(found), True)} if found else set()
             for path, live in there - seen:
                 seen.add((path, live))
-                if _is_program(path, given=word in self.started, module=word in self.modules):
+                if _is_program_or_source(path, given=word in self.started, module=word in self.modules):
                     yield path, live
                     before = len(self.found), dict(self.bases)
-                    self._take_script(path, live=live)
+                    self._add_script_words(path, live=live)
                     if before != (len(self.found), self.bases):
                         words = [*self.found, *self.started, *self.modules]
 
-    def config_folders(self) -> Iterator[tuple[str, bool]]:
+    def find_hydra_config_folders(self) -> Iterator[tuple[str, bool]]:
         """Yield the folders of a Hydra application that are named, as `programs` does."""
-        yield from (pair for word in self.configs for pair in self.paths(word))
+        yield from (pair for word in self.configs for pair in self.resolve_word_to_paths(word))
 
-    def _take_script(self, path: str, *, live: bool) -> None:
-        text, starter = read_beginning(path)
+    def _add_script_words(self, path: str, *, live: bool) -> None:
+        text, starter = read_file_start_and_shebang(path)
         if path.endswith(_SHELLS) or starter.endswith(b"sh"):
             folder = os.path.dirname(path)  # noqa: PTH120
             lines = _OWN_FOLDER.sub(".", text.decode(errors="replace"))
             self.bases[folder] = self.bases.get(folder, False) or live
-            self.take(lines.splitlines())
-            for command, _ in shell_commands(lines):
-                self._take_named(command)
-            self.take_folders()
+            self.add_words_of_texts(lines.splitlines())
+            for command, _ in parse_shell_commands(lines):
+                self._add_modules_and_configs(command)
+            self.use_named_folders_as_bases()
 
-    def python_path(self) -> list[tuple[str, bool]]:
+    def list_pythonpath_folders(self) -> list[tuple[str, bool]]:
         """Return the folders of PYTHONPATH, in order; whether runs import from there."""
         told = [word for word in self.found if word.startswith("PYTHONPATH=")]
-        texts = [
-            self.environ.get("PYTHONPATH", ""),
-            *(word.partition("=")[2] for word in sorted(told)),
-        ]
-        return list(self._importable(part for text in texts for part in text.split(os.pathsep)))
+        texts = [self.environ.get("PYTHONPATH", ""), *(word.partition("=")[2] for word in sorted(told))]
+        return list(self._list_importable_folders(part for text in texts for part in text.split(os.pathsep)))
 
-    def python_folders(self) -> Iterator[tuple[str, bool]]:
+    def find_editable_install_folders(self) -> Iterator[tuple[str, bool]]:
         """Yield the folders outside of their installations that the Pythons at hand import from.
 
         They were installed by `pip install -e`, or a file `.pth` names them.
@@ -236,37 +238,37 @@ class Words:
             for name in os.listdir(installed):  # noqa: PTH208
                 with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
                     if name.endswith(".pth"):
-                        lines = read_plain(installed / name).decode().splitlines()
+                        lines = read_regular_file(installed / name).decode().splitlines()
                         found += [os.path.join(installed, line) for line in lines if line.strip()]  # noqa: PTH118
                     elif name.endswith(".dist-info"):
-                        about = json.loads(read_plain(installed / name / "direct_url.json"))
+                        about = json.loads(read_regular_file(installed / name / "direct_url.json"))
                         if about["dir_info"]["editable"] is True:
                             found.append(unquote(urlsplit(about["url"]).path))
-            yield from self._importable(found)
+            yield from self._list_importable_folders(found)
 
-    def _importable(self, found: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    def _list_importable_folders(self, found: Iterable[str]) -> Iterator[tuple[str, bool]]:
         ours = str(Path(__file__).parents[3])
         for text in found:
-            for path, live in self.paths(text) if text else ():
+            for path, live in self.resolve_word_to_paths(text) if text else ():
                 if path != ours and not path.endswith("-packages"):
                     yield path, live
 
 
-def _is_program(path: str, *, given: bool, module: bool) -> bool:
+def _is_program_or_source(path: str, *, given: bool, module: bool) -> bool:
     mode = os.stat(path).st_mode if os.path.exists(path) else 0  # noqa: PTH110, PTH116
     if stat.S_ISDIR(mode):
         return module or os.path.isfile(f"{path}/__main__.py")  # noqa: PTH113
     own = (mode & stat.S_IXUSR or given) and not _INTERPRETER.search(path)
     return stat.S_ISREG(mode) and (
-        is_source(path) or bool(own and not path.startswith(_OF_THE_SYSTEM))
+        has_source_suffix(path) or bool(own and not path.startswith(_OF_THE_SYSTEM))
     )
 
 
 @lru_cache(maxsize=16)
-def read_beginning(path: str) -> tuple[bytes, bytes]:
+def read_file_start_and_shebang(path: str) -> tuple[bytes, bytes]:
     """Return the beginning of a file, and the line `#!` in it; both empty if it is no such file."""
     try:
-        with open_plain(path) as file:
+        with open_regular_file(path) as file:
             text = file.read(_MOST_SEARCHED)
     except OSError:
         return b"", b""

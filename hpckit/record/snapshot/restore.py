@@ -14,17 +14,22 @@ from typing import Any
 
 from hpckit.errors import UsageError
 from hpckit.record.layout import LaunchPaths
-from hpckit.record.snapshot.changes import changes, digest_of, frozen_diff, frozen_sums
+from hpckit.record.snapshot.changes import (
+    compute_file_checksum,
+    describe_changes_in_frozen_code,
+    read_frozen_checksums,
+    read_frozen_diff,
+)
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 from hpckit.record.snapshot.git import Git, GitState
-from hpckit.record.snapshot.identity import code_identity
+from hpckit.record.snapshot.identity import compute_code_identity
 from hpckit.record.store import read_json
 from hpckit.values import dataclass
 
 _TODAY = "leave --exact out to run the same configuration with today's code"
 
 
-def restore(paths: LaunchPaths, git: Git, scratch: Path) -> tuple[CodeSnapshot, str, str | None]:
+def restore_frozen_code(paths: LaunchPaths, git: Git, scratch: Path) -> tuple[CodeSnapshot, str, str | None]:
     """Return the code of a launch, where it is from, and what may still be missing.
 
     A commit is written to `scratch`, an empty folder. Raises UsageError if the code is not
@@ -42,12 +47,12 @@ def restore(paths: LaunchPaths, git: Git, scratch: Path) -> tuple[CodeSnapshot, 
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(
-            f"what {paths.folder} says of its code cannot be read: {error}",
-            hint=f"see that the folder is whole and yours to read, or {_TODAY}",
+            f"the record of the code in {paths.folder} cannot be read: {error}",
+            hint=f"check that the folder is complete and readable, or {_TODAY}",
         ) from error
     if frozen.of_snapshot and paths.code.is_dir():
-        return _from_snapshot(frozen, git), "its own snapshot", None
-    return _from_commit(frozen, git, scratch)
+        return _restore_from_snapshot(frozen, git), "its own snapshot", None
+    return _restore_from_commit(frozen, git, scratch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +67,13 @@ class _Frozen:
     commit: str | None
 
     @property
-    def diff(self) -> str:
-        return frozen_diff(self.paths.code_diff)
+    def recorded_diff(self) -> str:
+        return read_frozen_diff(self.paths.code_diff)
 
-    def snapshot(self, root: Path, files: Iterator[CodeFile]) -> CodeSnapshot:
+    def build_snapshot(self, root: Path, files: Iterator[CodeFile]) -> CodeSnapshot:
         """Return the snapshot of these files, described as the frozen one was."""
         dirty, branch = self.record.get("dirty"), self.record.get("branch")
-        git = GitState(commit=self.commit, branch=branch, dirty=bool(dirty), diff=self.diff)
+        git = GitState(commit=self.commit, branch=branch, dirty=bool(dirty), diff=self.recorded_diff)
         return CodeSnapshot(
             root=root,
             working_dir=self.places["working_dir"],
@@ -81,18 +86,18 @@ class _Frozen:
         )
 
 
-def _from_snapshot(frozen: _Frozen, git: Git) -> CodeSnapshot:
-    edited = changes(frozen.paths, git)
+def _restore_from_snapshot(frozen: _Frozen, git: Git) -> CodeSnapshot:
+    edited = describe_changes_in_frozen_code(frozen.paths, git)
     if edited:
         more = f", and {len(edited) - 1} more" if len(edited) > 1 else ""
         raise UsageError(
-            f"the snapshot {frozen.paths.code} is not what was frozen: {edited[0]}{more}",
+            f"the snapshot {frozen.paths.code} has changed since it was frozen: {edited[0]}{more}",
             hint=f"put back what was edited, or {_TODAY}",
         )
-    sums = dict(frozen_sums(frozen.paths))
-    snapshot = frozen.snapshot(frozen.paths.code, _files(frozen.paths.code, sums))
+    sums = dict(read_frozen_checksums(frozen.paths))
+    snapshot = frozen.build_snapshot(frozen.paths.code, _list_code_files(frozen.paths.code, sums))
     identity = frozen.record.get("identity")
-    if identity and code_identity(snapshot) != identity:
+    if identity and compute_code_identity(snapshot) != identity:
         raise UsageError(
             f"links in the snapshot {frozen.paths.code} are not what was frozen",
             hint=f"remove links that runs have made there, or {_TODAY}",
@@ -100,7 +105,7 @@ def _from_snapshot(frozen: _Frozen, git: Git) -> CodeSnapshot:
     return snapshot
 
 
-def _files(root: Path, sums: Mapping[str, str] | None) -> Iterator[CodeFile]:
+def _list_code_files(root: Path, sums: Mapping[str, str] | None) -> Iterator[CodeFile]:
     """Yield the links below a folder, and the files: those with a checksum, or all."""
     for folder, folders, names in os.walk(root):
         for path in (Path(folder, name) for name in (*names, *folders)):
@@ -113,7 +118,7 @@ def _files(root: Path, sums: Mapping[str, str] | None) -> Iterator[CodeFile]:
                 yield CodeFile(path=inside, size=status.st_size, executable=executable)
 
 
-def _from_commit(frozen: _Frozen, git: Git, scratch: Path) -> tuple[CodeSnapshot, str, str | None]:
+def _restore_from_commit(frozen: _Frozen, git: Git, scratch: Path) -> tuple[CodeSnapshot, str, str | None]:
     commit, project = frozen.commit, frozen.project
     why = "its snapshot is gone" if frozen.of_snapshot else "it was launched without a snapshot"
     if commit is None:
@@ -122,25 +127,25 @@ def _from_commit(frozen: _Frozen, git: Git, scratch: Path) -> tuple[CodeSnapshot
             "git checkout",
             hint=_TODAY,
         )
-    root = git.write_out(project, commit, frozen.diff, scratch)
+    root = git.export_commit(project, commit, frozen.recorded_diff, scratch)
     if root is None:
         raise UsageError(
             f"the code of {frozen.paths.folder} is not available: {why}, and git cannot write out "
             f"commit {commit} of {project}, with its changes",
             hint=f"bring that commit back (git fetch) or the project to its place, or {_TODAY}",
         )
-    sums = dict(frozen_sums(frozen.paths)) if frozen.of_snapshot else None
-    _check_sums(frozen, root, sums or {})
+    sums = dict(read_frozen_checksums(frozen.paths)) if frozen.of_snapshot else None
+    _check_checksums(frozen, root, sums or {})
     unsure = sums is None and bool(frozen.record.get("dirty"))
     return (
-        frozen.snapshot(root, _files(root, sums)),
-        f"commit {commit} of {project}" + (", with its changes" if frozen.diff else ""),
+        frozen.build_snapshot(root, _list_code_files(root, sums)),
+        f"commit {commit} of {project}" + (", with its changes" if frozen.recorded_diff else ""),
         "what git did not track was not recorded" if unsure else None,
     )
 
 
-def _check_sums(frozen: _Frozen, root: Path, sums: Mapping[str, str]) -> None:
-    wrong = [path for path, digest in sums.items() if digest_of(root / path) != digest]
+def _check_checksums(frozen: _Frozen, root: Path, sums: Mapping[str, str]) -> None:
+    wrong = [path for path, digest in sums.items() if compute_file_checksum(root / path) != digest]
     if wrong:
         raise UsageError(
             f"commit {frozen.commit} does not give back the code of {frozen.paths.folder}: "

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hpckit.model.command import MPI_CURE, commands_of, script_of
-from hpckit.model.finding import Finding, error, warning
+from hpckit.model.command import MPI_CURE, find_started_script, list_inner_commands
+from hpckit.model.finding import Finding, build_error_finding, build_warning_finding
 from hpckit.model.launch import Resources
 from hpckit.patterns import lazy_pattern
 from hpckit.record.snapshot.entry_point import find_module
-from hpckit.record.store import open_plain
+from hpckit.record.store import open_regular_file
 
 _ELF = b"\x7fELF"
 _LINKED = lazy_pattern(rb"\0libmpi(?:ch|fort|cxx|_[a-z_]+)?\.so[.\d]*\0")
@@ -50,54 +50,51 @@ Reader = Callable[[Path], Script | None]
 def read_script(file: Path) -> Script | None:
     """Read a program or a script; None if that is not possible, or if it is no valid Python."""
     try:
-        with open_plain(file) as opened:
+        with open_regular_file(file) as opened:
             content = opened.read(_MOST_BYTES)
         if content.startswith(_ELF):
             return Script(content)
         tree = ast.parse(content)
     except (OSError, SyntaxError, ValueError):
         return None
-    return Script(content, _names(tree.body), _names(ast.walk(tree)))
+    return Script(content, _list_imported_names(tree.body), _list_imported_names(ast.walk(tree)))
 
 
-def rank_findings(
-    words: Sequence[str],
-    resources: Resources,
-    find: Callable[[str], Path | None],
-    read: Reader = read_script,
+def find_multi_rank_problems(
+    words: Sequence[str], resources: Resources, find: Callable[[str], Path | None], read: Reader = read_script
 ) -> Iterator[Finding]:
     """Yield what is wrong with a command of several ranks; `find` looks for a program or a file.
 
     Commands of a sweep mostly start one script: give a `read` that remembers.
     """
     ranks = resources.nodes * resources.tasks_per_node
-    for command in commands_of(words) if ranks > 1 else ():
-        name = script_of(command) or command[0]
+    for command in list_inner_commands(words) if ranks > 1 else ():
+        name = find_started_script(command) or command[0]
         file = find(name)
         script = None if file is None else read(file)
         if file is None or script is None:
             continue
-        say = _judge(file, script)
+        say = _choose_mpi_severity(file, script)
         if say is not None:
             yield say(
                 "command",
                 name,
-                f"{name} is a program of MPI, and each of its {ranks} ranks would be alone, or "
+                f"{name} is a program of MPI: each of its {ranks} ranks would run on its own, or "
                 "fail in MPI_Init",
                 MPI_CURE,
             )
-        elif file.suffix == ".py" and _is_alone(file, read):
-            yield warning(
+        elif file.suffix == ".py" and _ignores_other_ranks(file, read):
+            yield build_warning_finding(
                 "command",
                 name,
-                f"{name} has nothing by which its {ranks} ranks meet or differ: each would train "
-                "alone, the same, and write the same files",
+                f"{name} does not connect its {ranks} ranks or tell them apart: each would do the "
+                "same training and write the same files",
                 "for one training: resources.nodes=1 resources.tasks_per_node=1; for several: a "
                 "sweep (-m); else torch.distributed, or RANK and WORLD_SIZE of the environment",
             )
 
 
-def missing_modules(
+def find_unimportable_modules(
     file: Path,
     folders: Sequence[Path],
     read: Reader = read_script,
@@ -105,12 +102,11 @@ def missing_modules(
 ) -> dict[str, str | None]:
     """Return the modules that a script, or a module of its folders, cannot import in this Python.
 
-    `folders` come before what is installed; with each module goes why it is `left_out` of the
-    frozen code, if it is here. Only imports count that always run; none of a script that sets the
-    path of modules itself.
+    `folders` come before what is installed; with each module goes why it is `left_out` of the frozen code, if
+    it is here. Only imports count that always run; none of a script that sets the path of modules itself.
     """
     places, missing = [file.parent, *folders], dict[str, str | None]()
-    for script in _scripts(file, places, read, always=True):
+    for script in _read_script_and_imports(file, places, read, always=True):
         if _SETS_PATH.search(script.content):
             return {}
         tops = [name.partition(".")[0] for name in script.always if not name.startswith("__")]
@@ -123,9 +119,9 @@ def missing_modules(
     return missing
 
 
-def _is_alone(file: Path, read: Reader) -> bool:
+def _ignores_other_ranks(file: Path, read: Reader) -> bool:
     own = [file.parent]
-    scripts = list(_scripts(file, own, read, always=False))
+    scripts = list(_read_script_and_imports(file, own, read, always=False))
     tops = {name.partition(".")[0] for script in scripts for name in script.anywhere}
     return not _TRAINS.isdisjoint(tops) and not (
         any(_MEETING.search(script.content) for script in scripts)
@@ -133,10 +129,10 @@ def _is_alone(file: Path, read: Reader) -> bool:
     )
 
 
-def _scripts(
+def _read_script_and_imports(
     file: Path, folders: Sequence[Path], read: Reader, *, always: bool
 ) -> Iterator[Script]:
-    """Yield a script, and the modules in folders that it imports; with `always` surely."""
+    """Yield a script, and the modules in folders that it imports (`always`: unconditionally)."""
     left, seen = [file], {file}
     while left and len(seen) <= _MOST_FILES:
         script = read(left.pop())
@@ -146,26 +142,26 @@ def _scripts(
         names = script.always if always else script.anywhere
         for name in (*names, *(name.rpartition(".")[0] for name in names if "." in name)):
             found = find_module(name, folders, installed=False)
-            if found is not None and found.file is not None and found.is_source:
+            if found is not None and found.file is not None and found.has_readable_source:
                 left += {found.file} - seen
                 seen.add(found.file)
 
 
-def _judge(file: Path, script: Script) -> Callable[[str, object, str, str], Finding] | None:
-    """Return how to say that a file is a program of MPI; None if it is not."""
+def _choose_mpi_severity(file: Path, script: Script) -> Callable[[str, object, str, str], Finding] | None:
+    """Return `error` or `warning` for an MPI program, None for any other file."""
     if script.content.startswith(_ELF):
-        return error if _LINKED.search(script.content) else None
+        return build_error_finding if _LINKED.search(script.content) else None
     if file.suffix != ".py" or "mpi4py.MPI" not in script.always:
         return None
     roots = {name.partition(".")[0] for name in script.anywhere}
-    return warning if roots & _OTHERS else error
+    return build_warning_finding if roots & _OTHERS else build_error_finding
 
 
-def _names(statements: Iterable[ast.AST]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for statement in statements for name in _imported(statement)))
+def _list_imported_names(statements: Iterable[ast.AST]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for statement in statements for name in _list_names_of_import(statement)))
 
 
-def _imported(statement: ast.AST) -> list[str]:
+def _list_names_of_import(statement: ast.AST) -> list[str]:
     match statement:
         case ast.Import():
             return [name.name for name in statement.names]

@@ -38,14 +38,14 @@ _KEY = lazy_pattern(
 
 def is_secret_folder(path: PurePosixPath) -> bool:
     """Return whether everything in a folder (relative to the project) counts as secret."""
-    return _ends_like(path, _FOLDERS)
+    return _matches_path_pattern(path, _FOLDERS)
 
 
 def is_secret_file(path: PurePosixPath) -> bool:
     """Return whether a file counts as secret by its name, or by a folder that contains it."""
     if any(is_secret_folder(parent) for parent in path.parents):
         return True
-    return _ends_like(path, _FILES) and path.name not in _EXAMPLES
+    return _matches_path_pattern(path, _FILES) and path.name not in _EXAMPLES
 
 
 def holds_private_key(path: Path) -> bool:
@@ -64,13 +64,13 @@ def holds_private_key(path: Path) -> bool:
         os.close(file)
 
 
-def is_insisted_on(path: PurePosixPath, wanted: list[str]) -> bool:
+def is_secret_explicitly_included(path: PurePosixPath, wanted: list[str]) -> bool:
     """Return whether a file, or a folder around it, matches one of the `wanted` globs."""
     names = [str(path), *(str(parent) for parent in path.parents if parent.name)]
     return any(fnmatchcase(name, pattern.rstrip("/")) for name in names for pattern in wanted)
 
 
-def _ends_like(path: PurePosixPath, patterns: tuple[str, ...]) -> bool:
+def _matches_path_pattern(path: PurePosixPath, patterns: tuple[str, ...]) -> bool:
     for pattern in patterns:
         length = pattern.count("/") + 1
         if fnmatchcase("/".join(path.parts[-length:]), pattern):

@@ -13,16 +13,15 @@ from typing import Any
 
 from hpckit.model.events import AttemptEnded
 from hpckit.patterns import lazy_pattern
-from hpckit.record.attempts import NUMEROUS, attempt_numbers, told_of
+from hpckit.record.attempts import NUMEROUS, list_attempt_numbers, read_attempt_events
 from hpckit.record.layout import LaunchPaths, RunPaths
-from hpckit.record.lookup import list_launches
-from hpckit.record.snapshot.changes import frozen_sums
+from hpckit.record.lookup import list_own_launches
+from hpckit.record.snapshot.changes import read_frozen_checksums
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
-from hpckit.record.store import read_object
+from hpckit.record.store import read_json_object
 
 _PAPERS = frozenset(
-    {"authors", "changelog", "citation", "code_of_conduct", "contributing", "copying", "license"}
-    | {"readme"}
+    {"authors", "changelog", "citation", "code_of_conduct", "contributing", "copying", "license"} | {"readme"}
 )
 _PROSE = frozenset({"", ".cff", ".md", ".rst", ".txt"})
 _SOURCE = lazy_pattern(
@@ -41,7 +40,7 @@ _QUIET_S = 120.0
 """An attempt that goes on writes into its own folder at least this often: telemetry, if no more."""
 
 
-def uncounted_files(
+def find_non_code_files(
     snapshot: CodeSnapshot, output_dir: Path, is_output: Callable[[Path], bool]
 ) -> frozenset[str]:
     """Return the files that do not count: papers, logs, hpckit's outputs, and what runs wrote.
@@ -53,49 +52,48 @@ def uncounted_files(
     """
     tops = {PurePosixPath("."), PurePosixPath(snapshot.working_dir)}
     files = [file for file in snapshot.files or () if file.link is None]
-    found = {file.path for file in files if _is_paper(PurePosixPath(file.path), tops)}
+    found = {file.path for file in files if _is_project_document(PurePosixPath(file.path), tops)}
     found |= {file.path for file in files if file.path.endswith(_LOGS) and not file.tracked}
     left = [file for file in files if not (file.tracked or file.path in found)]
-    left = [file for file in left if not (file.executable or is_source(file.path))]
+    left = [file for file in left if not (file.executable or has_source_suffix(file.path))]
     found |= {file.path for file in left if is_output(snapshot.root / file.path)}
     left = [file for file in left if file.path not in found]
-    for paths in map(LaunchPaths, list_launches(output_dir)):
-        record = read_object(paths.code_record)
+    for paths in map(LaunchPaths, list_own_launches(output_dir)):
+        record = read_json_object(paths.code_record)
         if record.get("project") == str(snapshot.project):
             found |= set(record.get("points") or ())
-            found |= _written(left, paths, record, tops) if left else set()
+            found |= _find_files_runs_wrote(left, paths, record, tops) if left else set()
     return frozenset(found)
 
 
-def is_source(name: str) -> bool:
+def has_source_suffix(name: str) -> bool:
     """Return whether a file of this name is code, whatever it is and wherever: by its ending."""
     return _SOURCE.search(name) is not None
 
 
-def _is_paper(path: PurePosixPath, tops: Collection[PurePosixPath]) -> bool:
+def _is_project_document(path: PurePosixPath, tops: Collection[PurePosixPath]) -> bool:
     if path.suffix.lower() not in _PROSE:
         return False
     named = path.stem.lower() in _PAPERS and path.parent in tops
     return named or (path.parts[0] in {"doc", "docs"} and path.suffix.lower() == ".md")
 
 
-def _written(
+def _find_files_runs_wrote(
     files: Collection[CodeFile],
     paths: LaunchPaths,
     record: Mapping[str, Any],
     tops: Collection[PurePosixPath],
 ) -> set[str]:
-    """Return the files that runs of a launch wrote into the project."""
     if not record.get("in_project"):
         return set()
-    before = {path for path, _ in frozen_sums(paths)} - set(record.get("uncounted") or ())
+    before = {path for path, _ in read_frozen_checksums(paths)} - set(record.get("uncounted") or ())
     folders = {parent for path in before for parent in PurePosixPath(path).parents}
-    new = [file for file in files if file.path not in before and _may_be(file, folders, tops)]
-    times = list(_times(paths)) if new else []
+    new = [file for file in files if file.path not in before and _may_be_run_output(file, folders, tops)]
+    times = list(_list_attempt_times(paths)) if new else []
     return {file.path for file in new if any(begin <= file.mtime <= end for begin, end in times)}
 
 
-def _may_be(
+def _may_be_run_output(
     file: CodeFile, folders: Collection[PurePosixPath], tops: Collection[PurePosixPath]
 ) -> bool:
     path = PurePosixPath(file.path)
@@ -104,20 +102,20 @@ def _may_be(
     return path.parent not in folders
 
 
-def _times(paths: LaunchPaths) -> Iterator[tuple[float, float]]:
-    """Yield when the attempts of a launch began, and ended or last showed life."""
+def _list_attempt_times(paths: LaunchPaths) -> Iterator[tuple[float, float]]:
+    """Yield the start of each attempt of a launch, and its end or last sign of life."""
     runs = paths.run(0).folder.parent
     for folder in runs.iterdir() if runs.is_dir() else ():
-        for number in attempt_numbers(RunPaths(folder).attempts):
+        for number in list_attempt_numbers(RunPaths(folder).attempts):
             attempt = RunPaths(folder).attempt(number)
-            told = list(told_of(attempt, without=NUMEROUS))
+            told = list(read_attempt_events(attempt, without=NUMEROUS))
             if told and isinstance(told[-1], AttemptEnded):
                 yield told[0].at.timestamp(), told[-1].at.timestamp()
             elif told:
-                yield told[0].at.timestamp(), _last_written(attempt.folder) + _QUIET_S
+                yield told[0].at.timestamp(), _find_last_write_time(attempt.folder) + _QUIET_S
 
 
-def _last_written(folder: Path) -> float:
+def _find_last_write_time(folder: Path) -> float:
     """Return when something in a folder was last written; 0 if nothing is there any more."""
     times = [0.0]
     with suppress(OSError):

@@ -22,35 +22,45 @@ from typing import Any
 
 from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFoundError
 from hpckit.model import messages
-from hpckit.model.counted import counted
+from hpckit.model.counted import format_count
 from hpckit.model.environment.health import XidSeen
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
 from hpckit.model.launch import ClusterKind
 from hpckit.model.telemetry.vocabulary import TelemetryEvent, TelemetryEventKind
-from hpckit.observe.gpu_choice import GPUS_ASKED, OF_SLURM, VISIBLE, gpu_choice
-from hpckit.observe.sampler import NodeSampler, event_words
+from hpckit.observe.gpu_choice import GPUS_ASKED, OF_SLURM, VISIBLE, read_gpus_given_to_run
+from hpckit.observe.sampler import NodeSampler, format_event_warning
 from hpckit.planning.recovery.ends import LEFT_CODE
-from hpckit.planning.recovery.node_choice import switches_above
-from hpckit.record.launches import Launch, load_launch, load_settings
+from hpckit.planning.recovery.node_choice import list_switches_above_node
+from hpckit.record.launches import Launch, load_launch, load_run_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.secret_variables import read_secrets
 from hpckit.record.store import read_json
-from hpckit.runtime.agent.inspection import inspect, measure_pairs, probe_order
+from hpckit.runtime.agent.inspection import (
+    build_node_inspection_order,
+    inspect_node,
+    measure_rates_with_paired_nodes,
+)
 from hpckit.runtime.agent.local_ranks import LocalRanks
 from hpckit.runtime.agent.rank_starter import RankOutlook
 from hpckit.runtime.agent.step_reports import SEND_S, StepReports
 from hpckit.runtime.channel import tcp
 from hpckit.runtime.channel.pace import BEAT_S, PATIENCE
-from hpckit.runtime.descriptors import allow_many_files
-from hpckit.runtime.environ import ON_SUPERVISOR_LOST, SATELLITE, environment, export, rank_info
-from hpckit.runtime.foreground import in_foreground
+from hpckit.runtime.descriptors import raise_open_file_limit
+from hpckit.runtime.environ import (
+    ON_SUPERVISOR_LOST,
+    SATELLITE,
+    copy_environment,
+    rank_info,
+    set_environment_variables,
+)
+from hpckit.runtime.foreground import disable_restarts_in_foreground
 from hpckit.runtime.fork_server.client import ForkServerClient
-from hpckit.runtime.fork_server.owner import node_fork_server
-from hpckit.runtime.left_behind import adopt_orphans, bury_orphans, end_left_behind
+from hpckit.runtime.fork_server.owner import connect_or_run_fork_server
+from hpckit.runtime.left_behind import become_subreaper, end_orphans, reap_orphans
 from hpckit.runtime.pauses import SilenceTimer
 from hpckit.runtime.run_variables import run_variables
 from hpckit.runtime.signals import NOTICES
-from hpckit.runtime.threads import aside, start_vital
+from hpckit.runtime.threads import run_in_thread, start_task_fatal_on_error
 from hpckit.values import dataclass, field, replace
 
 FOLDER_WAIT_S = 30.0
@@ -92,34 +102,34 @@ class Agent:
     _said_at: float = field(default=0.0, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
-    async def serve(self) -> int:
+    async def obey_supervisor_until_shutdown(self) -> int:
         """Follow the supervisor's messages until Shutdown; end the ranks when it is gone."""
         await self.channel.send(
             messages.Hello(
                 node=node_name(),
                 node_rank=self.outlook.info.rank,
                 pid=os.getpid(),
-                switches=switches_above(environment()),
-                satellite=environment().get(SATELLITE),
+                switches=list_switches_above_node(copy_environment()),
+                satellite=copy_environment().get(SATELLITE),
             )
         )
-        beating = start_vital(self._beat())
-        while (message := await self._receive()) is not None:
+        beating = start_task_fatal_on_error(self._send_periodic_reports())
+        while (message := await self._receive_message()) is not None:
             if isinstance(message, messages.Shutdown):
                 beating.cancel()
                 await asyncio.gather(*self._tasks)
-                await self._end_left_behind()
+                await self._end_leftover_processes()
                 return 0
             if self.on_taken is not None:
                 self.on_taken()
-            await self._follow(message)
+            await self._obey_supervisor_message(message)
         beating.cancel()
         self._alone = True
-        await self._stop(self.outlook.settings.runtime.stop_grace_s)
-        await self._end_left_behind()
+        await self._stop_ranks(self.outlook.settings.runtime.stop_grace_s)
+        await self._end_leftover_processes()
         return SUPERVISOR_LOST
 
-    async def _receive(self) -> messages.Message | None:
+    async def _receive_message(self) -> messages.Message | None:
         """Return the next message; None if the supervisor is gone, or silent for too long.
 
         Time in which this process itself did not run does not count as silence.
@@ -127,83 +137,80 @@ class Agent:
         limit_s = PATIENCE * self.outlook.settings.runtime.node_timeout_s
         incoming = asyncio.ensure_future(self.channel.receive())
         while not (await asyncio.wait({incoming}, timeout=BEAT_S))[0]:
-            silent_s = self._silence.look(time.monotonic())
+            silent_s = self._silence.measure_silence(time.monotonic())
             if silent_s > limit_s:
                 incoming.cancel()
                 with contextlib.suppress(OSError):
-                    self.channel.post(messages.SupervisorSilent(silent_s=round(silent_s, 3)))
+                    self.channel.send_without_waiting(messages.SupervisorSilent(silent_s=round(silent_s, 3)))
                 return None
-        self._silence.heard()
+        self._silence.reset_on_message()
         return incoming.result()
 
-    async def _beat(self) -> None:
+    async def _send_periodic_reports(self) -> None:
         """Report steps and ranks that hang; send a sign of life if nothing else was sent."""
         while True:
             await asyncio.sleep(BEAT_S)
-            for begin, end in self.reports.pauses.new():
-                await self.tell(messages.Paused(seconds=end - begin))
+            for begin, end in self.reports.pauses.pop_new_pauses():
+                await self.send_to_supervisor(messages.Paused(seconds=end - begin))
             if self.ranks is not None:
-                bury_orphans([process.pid for process in self.ranks.processes.values()])
-                await self.ranks.tell_newest()
-                if (hung := self.ranks.hung()) is not None:
-                    await self.tell(hung)
-                steps = self.reports.due(time.monotonic(), self.outlook.pace_s(SEND_S))
+                reap_orphans([process.pid for process in self.ranks.processes.values()])
+                await self.ranks.send_newest_step()
+                if (hung := self.ranks.find_hung_rank()) is not None:
+                    await self.send_to_supervisor(hung)
+                steps = self.reports.pop_steps_due_for_supervisor(
+                    time.monotonic(), self.outlook.message_interval_s(SEND_S)
+                )
                 if steps is not None:
-                    await self.tell(steps)
-            if time.monotonic() - self._said_at > self.outlook.pace_s() - BEAT_S / 2:
+                    await self.send_to_supervisor(steps)
+            if time.monotonic() - self._said_at > self.outlook.message_interval_s() - BEAT_S / 2:
                 self._said_at = time.monotonic()
                 with contextlib.suppress(OSError):
-                    self.channel.post(messages.Beat())
+                    self.channel.send_without_waiting(messages.Beat())
 
-    async def _follow(self, message: messages.Message) -> None:
+    async def _obey_supervisor_message(self, message: messages.Message) -> None:
         match message:
             case messages.Beat():
                 pass
             case messages.ReservePort():
-                await self.channel.send(messages.PortReserved(port=self._reserve()))
+                await self.channel.send(messages.PortReserved(port=self._reserve_port()))
             case messages.StartRound():
                 earlier = None if self.ranks is None else self.ranks.hangs
-                await self._end_left_behind()
+                await self._end_leftover_processes()
                 self.ranks = LocalRanks(
                     outlook=self.outlook,
                     order=message,
-                    tell=self.tell,
+                    tell=self.send_to_supervisor,
                     earlier=earlier,
                     fork_server=self.fork_server,
                     reports=self.reports,
                 )
                 await self.ranks.start()
             case messages.Inspect() | messages.MeasurePairs():
-                self._background(self._inspect(message))
+                self._run_in_background(self._inspect_node_and_reply(message))
             case messages.SaveStacks():
                 if self.ranks is not None:
-                    self._background(self.ranks.save_stacks(message.request))
+                    self._run_in_background(self.ranks.send_and_save_stacks(message.request))
             case messages.StopRound():
-                self._background(self._stop(message.grace_s))
-            case (
-                messages.StoreAddress()
-                | messages.Notice()
-                | messages.Prune()
-                | messages.StartProfile()
-            ):
+                self._run_in_background(self._stop_ranks(message.grace_s))
+            case messages.StoreAddress() | messages.Notice() | messages.Prune() | messages.StartProfile():
                 if self.ranks is not None:
-                    self.ranks.pass_on(message)
+                    self.ranks.forward_to_ranks(message)
             case _:
                 raise ChannelError(f"an agent cannot follow {type(message).__name__}")
 
-    async def _inspect(self, order: messages.Inspect | messages.MeasurePairs) -> None:
+    async def _inspect_node_and_reply(self, order: messages.Inspect | messages.MeasurePairs) -> None:
         if isinstance(order, messages.MeasurePairs):
-            await self.tell(await measure_pairs(order))
+            await self.send_to_supervisor(await measure_rates_with_paired_nodes(order))
             return
         outlook = self.outlook
-        probe = probe_order(order, outlook.settings, outlook.run)
-        await self.tell(await inspect(order, probe, self.xids))
+        probe = build_node_inspection_order(order, outlook.settings, outlook.run)
+        await self.send_to_supervisor(await inspect_node(order, probe, self.xids))
 
-    async def _stop(self, grace_s: float) -> None:
+    async def _stop_ranks(self, grace_s: float) -> None:
         if self.ranks is not None:
             await self.ranks.stop(grace_s)
 
-    async def _end_left_behind(self) -> None:
+    async def _end_leftover_processes(self) -> None:
         """End what the ranks of the round before have started; at once if one of them failed."""
         if self.ranks is None:
             return
@@ -211,24 +218,23 @@ class Agent:
         codes = {process.returncode for process in processes}
         grace_s = _LEAVE_S if codes <= {0, LEFT_CODE} else 0.0
         pids = {process.pid for process in processes}
-        stay = len(await aside(lambda: end_left_behind(pids, grace_s)))
+        stay = len(await run_in_thread(lambda: end_orphans(pids, grace_s)))
         if self.fork_server is not None:
-            stay += await self.fork_server.end_left_behind(grace_s)
+            stay += await self.fork_server.end_leftover_processes(grace_s)
         if stay:
-            words = f"{counted(stay, 'process')} that ranks have started cannot be ended"
-            await self.tell(messages.Warn(message=f"{words} on {self.outlook.node}"))
+            words = f"{format_count(stay, 'process')} started by ranks cannot be stopped"
+            await self.send_to_supervisor(messages.Warn(message=f"{words} on {self.outlook.node}"))
 
-    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _reserve(self) -> int:
+    def _reserve_port(self) -> int:
         """Hold a port that the kernel gives to no other process, but that a rank can bind.
 
-        The socket is bound, never listens, and has SO_REUSEADDR: the kernel does not give its port
-        to processes that ask for any port, while a store (which also sets SO_REUSEADDR) may bind
-        it.
+        The socket is bound, never listens, and has SO_REUSEADDR: the kernel does not give its port to
+        processes that ask for any port, while a store (which also sets SO_REUSEADDR) may bind it.
         """
         if self.reserved is not None:
             self.reserved.close()
@@ -237,10 +243,10 @@ class Agent:
         self.reserved.bind(("", 0))
         return int(self.reserved.getsockname()[1])
 
-    async def tell(self, message: messages.Message) -> None:
+    async def send_to_supervisor(self, message: messages.Message) -> None:
         """Send to the supervisor; do nothing if it is gone (serve() notices) or was given up."""
         if isinstance(message, messages.Saved):  # without what this node was suspended for
-            paused_s = self.reports.pauses.paused_s(message.duration_s)
+            paused_s = self.reports.pauses.count_paused_seconds(message.duration_s)
             stall_s = max(message.stall_s - paused_s, 0.0)
             duration_s = max(message.duration_s - paused_s, 0.0)
             message = replace(message, stall_s=stall_s, duration_s=duration_s)
@@ -250,35 +256,35 @@ class Agent:
         with contextlib.suppress(OSError):
             await self.channel.send(message)
 
-    def hear_node(self, loop: asyncio.AbstractEventLoop, event: TelemetryEvent) -> None:
+    def warn_of_gpu_event(self, loop: asyncio.AbstractEventLoop, event: TelemetryEvent) -> None:
         """Warn of what happened to this node's GPUs, once; called in the sampler's thread."""
         if event.kind is TelemetryEventKind.xid and len(self.xids) < _MOST_XIDS:
             self.xids.append(XidSeen(uuid=event.uuid, code=event.code or 0))
-        words = event_words(event, self.outlook.node)
+        words = format_event_warning(event, self.outlook.node)
         if words is None or words in self._warned or len(self._warned) >= _MOST_WARNINGS:
             return
         self._warned.add(words)
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            asyncio.run_coroutine_threadsafe(self.tell(messages.Warn(message=words)), loop)
+            asyncio.run_coroutine_threadsafe(self.send_to_supervisor(messages.Warn(message=words)), loop)
 
-    def hear(self, number: int) -> None:
+    def report_signal_to_supervisor(self, number: int) -> None:
         """Pass a signal on: Slurm sends some notices only to the step, not to the batch side."""
         name = signal.Signals(number).name
-        self._background(self.tell(messages.Noticed(signal=name)))
+        self._run_in_background(self.send_to_supervisor(messages.Noticed(signal=name)))
 
 
 def node_name() -> str:
     """Return this node's name as Slurm knows it, or the host's name."""
-    return environment().get("SLURMD_NODENAME") or socket.gethostname()
+    return copy_environment().get("SLURMD_NODENAME") or socket.gethostname()
 
 
-async def call_supervisor(paths: AttemptPaths) -> tcp.Channel:
+async def connect_to_supervisor(paths: AttemptPaths) -> tcp.Channel:
     """Read where the supervisor listens and connect; raises FrozenFolderError, ChannelError."""
-    secret = (await _appeared(paths.secret)).read_text().strip()
-    address = read_json(await _appeared(paths.address))
+    secret = (await _wait_for_file(paths.secret)).read_text().strip()
+    address = read_json(await _wait_for_file(paths.address))
     for pause_s in _PAUSES_S:
         try:
-            return await tcp.connect_any(address["hosts"], address["port"], secret)
+            return await tcp.connect_to_any_address(address["hosts"], address["port"], secret)
         except ChannelError as error:
             problem = error.message
         # All agents of a job call at once: those that found no room must not all retry at once.
@@ -289,34 +295,33 @@ async def call_supervisor(paths: AttemptPaths) -> tcp.Channel:
     )
 
 
-async def _appeared(path: Path) -> Path:
+async def _wait_for_file(path: Path) -> Path:
     deadline = asyncio.get_running_loop().time() + FOLDER_WAIT_S
     while not os.access(path, os.R_OK):
         if asyncio.get_running_loop().time() > deadline or not path.parent.parent.is_dir():
             raise FrozenFolderError(
-                f"node {node_name()} cannot read {path}, which the supervisor wrote on another "
-                "node",
+                f"node {node_name()} cannot read {path}, which the supervisor wrote on another node",
                 hint="put output_dir on a file system that all nodes see",
             )
         await asyncio.sleep(0.2)
     return path
 
 
-async def attend(
-    launch: Launch, index: int, attempt: int, forks: socket.socket | None = None
-) -> int:
+async def run_agent(launch: Launch, index: int, attempt: int, forks: socket.socket | None = None) -> int:
     """Take part in an attempt as this node's agent; return the exit code.
 
     `forks` is a connection to a fork server.
     """
     run = LaunchPaths(launch.folder).run(index)
-    settings, _ = load_settings(launch, index)
+    settings, _ = load_run_settings(launch, index)
     secrets = read_secrets(launch.paths, index, settings)
-    settings = in_foreground(settings, environment())
+    settings = disable_restarts_in_foreground(settings, copy_environment())
     paths = run.attempt(attempt)
-    seen = run_variables(launch, index, settings, secrets, environment())
-    export({name: seen[name] for name in (GPUS_ASKED, *OF_SLURM, *VISIBLE) if name in seen})
-    channel = await call_supervisor(paths)
+    seen = run_variables(launch, index, settings, secrets, copy_environment())
+    set_environment_variables(
+        {name: seen[name] for name in (GPUS_ASKED, *OF_SLURM, *VISIBLE) if name in seen}
+    )
+    channel = await connect_to_supervisor(paths)
     outlook = RankOutlook(
         launch=launch,
         run=run,
@@ -324,43 +329,43 @@ async def attend(
         settings=settings,
         secrets=secrets,
         node=node_name(),
-        info=rank_info(environment()),
+        info=rank_info(copy_environment()),
     )
     sampler = NodeSampler(
         settings=settings.observe,
         attempt=paths,
         node=node_name(),
         earlier=tuple(run.attempt(number) for number in range(1, attempt)),
-        choice=gpu_choice(environment()),
+        choice=read_gpus_given_to_run(copy_environment()),
         on_this_machine=launch.cluster.kind is ClusterKind.local,
     )
-    reports = StepReports(keep=sampler.note_steps)
-    sampler.paused_s = reports.pauses.paused_s
+    reports = StepReports(keep=sampler.record_rank_steps)
+    sampler.paused_s = reports.pauses.count_paused_seconds
     agent = Agent(channel=channel, outlook=outlook, reports=reports)
     if forks is not None:
         agent.fork_server = ForkServerClient(connection=forks)
     loop = asyncio.get_running_loop()
     for number in NOTICES:
-        loop.add_signal_handler(number, agent.hear, number)
-    sampler.on_event = partial(agent.hear_node, loop)
-    if environment().get(SATELLITE) is None:
+        loop.add_signal_handler(number, agent.report_signal_to_supervisor, number)
+    sampler.on_event = partial(agent.warn_of_gpu_event, loop)
+    if copy_environment().get(SATELLITE) is None:
         sampler.start()
     else:
         # The run may have this node already, and measure it: two writers would count it twice.
         agent.on_taken = sampler.start
     try:
-        code = await agent.serve()
+        code = await agent.obey_supervisor_until_shutdown()
     finally:
         await channel.close()
         if agent.fork_server is not None:
             agent.fork_server.close()
     if code == SUPERVISOR_LOST:
-        await execute_will(environment(), outlook.info.rank)
+        await run_supervisor_lost_command(copy_environment(), outlook.info.rank)
     await asyncio.to_thread(sampler.stop)  # last, because it may wait for a file system
     return code
 
 
-async def execute_will(environ: Mapping[str, str], place: int) -> None:
+async def run_supervisor_lost_command(environ: Mapping[str, str], place: int) -> None:
     """Run the command that the supervisor left for its own loss; the wait grows with `place`."""
     words = json.loads(environ.get(ON_SUPERVISOR_LOST, "[]"))
     if words:
@@ -378,11 +383,11 @@ def main(arguments: list[str]) -> int:
     """Run the agent; print one clear line about what keeps this node from taking part."""
     folder, index, attempt = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     try:
-        allow_many_files()
-        adopt_orphans()
+        raise_open_file_limit()
+        become_subreaper()
         launch = load_launch(folder)
-        with node_fork_server(launch, index, environment()) as forks:
-            return asyncio.run(attend(launch, index, attempt, forks))
+        with connect_or_run_fork_server(launch, index, copy_environment()) as forks:
+            return asyncio.run(run_agent(launch, index, attempt, forks))
     except (FrozenFolderError, NotFoundError) as error:
         print_error(f"node {node_name()} {FROZEN_FOLDER_UNREADABLE}: {error.message}", error.hint)
         return FROZEN_FOLDER_EXIT

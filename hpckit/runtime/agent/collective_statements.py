@@ -21,11 +21,11 @@ from typing import Any
 
 from hpckit.model.diagnosis.collectives import RankCollectives
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.planning.recovery.flight_recorder import DumpedBy, read_dumps
+from hpckit.planning.recovery.flight_recorder import DumpedBy, parse_flight_dumps
 from hpckit.record.layout import RoundPaths
 from hpckit.record.store import read_json, write_json
 from hpckit.runtime.channel.rank_pipe import MOST_BYTES, READY
-from hpckit.runtime.threads import aside
+from hpckit.runtime.threads import run_in_thread
 from hpckit.values import dataclass, field, replace
 
 MOST_TRACE_BYTES = 16 * 1024 * 1024
@@ -39,7 +39,7 @@ class TraceFileError(ValueError):
     """A file that is no dump of the flight recorder, or not one of our own ranks."""
 
 
-def read_trace(path: Path) -> Any:
+def read_flight_recorder_dump(path: Path) -> Any:
     """Return the content of a dump; raises OSError and TraceFileError.
 
     The file and its folder must belong to this user, and nobody else may write them.
@@ -48,17 +48,17 @@ def read_trace(path: Path) -> Any:
     with os.fdopen(descriptor, "rb") as file:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
-            raise TraceFileError(f"{path} is no file")
+            raise TraceFileError(f"{path} is not a file")
         for status in (about, path.parent.stat()):
             if status.st_uid != os.geteuid() or status.st_mode & _WRITABLE_BY_OTHERS:
                 raise TraceFileError(f"others can write {path}")
         data = file.read(MOST_TRACE_BYTES + 1)
     if len(data) > MOST_TRACE_BYTES:
         raise TraceFileError(f"{path} is larger than {MOST_TRACE_BYTES} bytes")
-    return plain_value(data)
+    return parse_plain_pickle(data)
 
 
-def plain_value(data: bytes) -> Any:
+def parse_plain_pickle(data: bytes) -> Any:
     """Return the plain value that a pickle holds; raises TraceFileError for any other pickle."""
     reader = _Reader()
     try:
@@ -67,7 +67,7 @@ def plain_value(data: bytes) -> Any:
                 raise TraceFileError("the pickle is too long")
             if opcode.name == "STOP":
                 return reader.stack.pop()
-            reader.follow(opcode.name, argument)
+            reader.apply_pickle_opcode(opcode.name, argument)
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
         raise TraceFileError(f"no plain pickle: {error}") from None
     raise TraceFileError("the pickle has no end")
@@ -84,7 +84,7 @@ class _Reader:
         self.stack: list[Any] = []
         self._memo: dict[int, Any] = {}
 
-    def follow(self, name: str, argument: Any) -> None:
+    def apply_pickle_opcode(self, name: str, argument: Any) -> None:
         """Follow one word; raises TraceFileError for one that builds no plain value."""
         if name in _VALUES:
             self.stack.append(argument)
@@ -101,7 +101,7 @@ class _Reader:
         elif name not in _IGNORED:
             raise TraceFileError(f"no plain pickle: it holds {name}")
 
-    def items(self) -> list[Any]:
+    def pop_to_mark(self) -> list[Any]:
         """Take what came since the latest mark from the stack."""
         place = len(self.stack) - 1
         while not isinstance(self.stack[place], _Mark):  # IndexError without one
@@ -112,22 +112,22 @@ class _Reader:
         del self.stack[place:]
         return items
 
-    def extend(self, items: list[Any]) -> None:
+    def extend_list(self, items: list[Any]) -> None:
         """Add values to a list."""
         if type(self.stack[-1]) is not list:
-            raise TraceFileError("no plain pickle: values are added to what is no list")
+            raise TraceFileError("no plain pickle: values are added to what is not a list")
         self.stack[-1].extend(items)
 
-    def update(self, items: list[Any]) -> None:
+    def update_dict(self, items: list[Any]) -> None:
         """Add pairs, keys and values in turn, to a dict."""
         if type(self.stack[-1]) is not dict:
-            raise TraceFileError("no plain pickle: pairs are added to what is no dict")
+            raise TraceFileError("no plain pickle: pairs are added to what is not a dict")
         for key, value in zip(items[::2], items[1::2], strict=True):
             if type(key) not in {str, int}:
                 raise TraceFileError("no plain pickle: a key is neither a text nor a number")
             self.stack[-1][key] = value
 
-    def last(self, size: int) -> list[Any]:
+    def pop_values(self, size: int) -> list[Any]:
         """Take the last `size` values from the stack."""
         items = self.stack[-size:]
         del self.stack[-size:]
@@ -150,14 +150,14 @@ _NEW: dict[str, Callable[[], Any]] = {
 _PUT = frozenset({"BINPUT", "LONG_BINPUT"})
 _GET = frozenset({"BINGET", "LONG_BINGET"})
 _BUILD: dict[str, Callable[[_Reader], None]] = {
-    "APPEND": lambda reader: reader.extend(reader.last(1)),
-    "APPENDS": lambda reader: reader.extend(reader.items()),
-    "SETITEM": lambda reader: reader.update(reader.last(2)),
-    "SETITEMS": lambda reader: reader.update(reader.items()),
-    "TUPLE": lambda reader: reader.stack.append(tuple(reader.items())),
-    "TUPLE1": lambda reader: reader.stack.append(tuple(reader.last(1))),
-    "TUPLE2": lambda reader: reader.stack.append(tuple(reader.last(2))),
-    "TUPLE3": lambda reader: reader.stack.append(tuple(reader.last(3))),
+    "APPEND": lambda reader: reader.extend_list(reader.pop_values(1)),
+    "APPENDS": lambda reader: reader.extend_list(reader.pop_to_mark()),
+    "SETITEM": lambda reader: reader.update_dict(reader.pop_values(2)),
+    "SETITEMS": lambda reader: reader.update_dict(reader.pop_to_mark()),
+    "TUPLE": lambda reader: reader.stack.append(tuple(reader.pop_to_mark())),
+    "TUPLE1": lambda reader: reader.stack.append(tuple(reader.pop_values(1))),
+    "TUPLE2": lambda reader: reader.stack.append(tuple(reader.pop_values(2))),
+    "TUPLE3": lambda reader: reader.stack.append(tuple(reader.pop_values(3))),
 }
 _IGNORED = frozenset({"PROTO", "FRAME"})
 
@@ -176,69 +176,71 @@ class CollectiveStatements:
     _ready: set[int] = field(default_factory=set, init=False)
     _asked: int = field(default=0, init=False)
 
-    def open(self, rank: int) -> socket.socket:
+    def open_socket_for_rank(self, rank: int) -> socket.socket:
         """Return the rank's end of a new line; the caller closes it."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)  # noqa: FBT003  # the socket's own signature
         self._lines[rank] = ours
         return theirs
 
-    def close(self, rank: int) -> None:
+    def close_socket_of_rank(self, rank: int) -> None:
         """Forget the line to a rank that has ended."""
         line = self._lines.pop(rank, None)
         if line is not None:
             line.close()
 
-    async def ask(self, ranks: Iterable[int], wait_s: float = WAIT_S) -> list[RankCollectives]:
+    async def ask_ranks_for_collectives(
+        self, ranks: Iterable[int], wait_s: float = WAIT_S
+    ) -> list[RankCollectives]:
         """Return what these ranks say, and write it into the round's folder."""
         self._asked += 1
         asked = [rank for rank in ranks if rank in self._lines]
-        answers = await asyncio.gather(*(self._answer(rank, wait_s) for rank in asked))
+        answers = await asyncio.gather(*(self._ask_rank_for_collectives(rank, wait_s) for rank in asked))
         found = [answer for answer in answers if answer is not None]
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(wait_s):
-                await aside(lambda: self._keep(found))
+                await run_in_thread(lambda: self._write_collectives_of_ranks(found))
         return found
 
-    def left_by(self, rank: int) -> RankCollectives | None:
+    def read_collectives_left_by_rank(self, rank: int) -> RankCollectives | None:
         """Return what an ended rank left in a file, its own or NCCL's; None if there is nothing."""
         with contextlib.suppress(OSError, ValueError, TypeError):
-            return self._here(rank, read_json(self.paths.collectives(rank)))
+            return self._parse_collectives_of_rank(rank, read_json(self.paths.rank_collectives_file(rank)))
         file = self.paths.nccl_trace(rank)
         try:
             by = DumpedBy(rank=rank, node=self.node, at_s=file.stat().st_mtime)
-            found = read_dumps([read_trace(file)], by)
+            found = parse_flight_dumps([read_flight_recorder_dump(file)], by)
         except (OSError, TraceFileError):
             return None
         if found is not None:
-            self._keep([found])
+            self._write_collectives_of_ranks([found])
         return found
 
-    def _keep(self, found: Iterable[RankCollectives]) -> None:
+    def _write_collectives_of_ranks(self, found: Iterable[RankCollectives]) -> None:
         for statement in found:
             with contextlib.suppress(OSError):
-                write_json(self.paths.collectives(statement.rank), to_plain(statement))
+                write_json(self.paths.rank_collectives_file(statement.rank), to_plain(statement))
 
-    async def _answer(self, rank: int, wait_s: float) -> RankCollectives | None:
+    async def _ask_rank_for_collectives(self, rank: int, wait_s: float) -> RankCollectives | None:
         line, number = self._lines[rank], str(self._asked)
         try:
-            heard = self._heard(line)
+            heard = self._drain_rank_socket(line)
             if rank not in self._ready and READY not in heard:
                 return None
             self._ready.add(rank)
             line.send(number.encode() + b"\n")
             async with asyncio.timeout(wait_s):
-                text = await self._line(line, number)
-            return self._here(rank, json.loads(text)["collectives"])
+                text = await self._read_answer_to_question(line, number)
+            return self._parse_collectives_of_rank(rank, json.loads(text)["collectives"])
         except (OSError, TimeoutError, ValueError, TypeError, KeyError):
             return None
 
-    def _here(self, rank: int, said: Any) -> RankCollectives:
+    def _parse_collectives_of_rank(self, rank: int, said: Any) -> RankCollectives:
         """Return a statement as that of this rank on this node; raises ValueError, TypeError."""
         return replace(from_plain(RankCollectives, said), rank=rank, node=self.node)
 
     @staticmethod
-    def _heard(line: socket.socket) -> bytes:
+    def _drain_rank_socket(line: socket.socket) -> bytes:
         """Return what has come: that the rank listens, or an answer that came too late."""
         heard = b""
         with contextlib.suppress(BlockingIOError):
@@ -247,7 +249,7 @@ class CollectiveStatements:
         return heard
 
     @staticmethod
-    async def _line(line: socket.socket, number: str) -> bytes:
+    async def _read_answer_to_question(line: socket.socket, number: str) -> bytes:
         """Return the answer to this question; raises ValueError if the rank hangs up."""
         rest = b""
         loop = asyncio.get_running_loop()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from hpckit.observe.sysfs import read_fields, read_small
+from hpckit.observe.sysfs import read_named_numbers, read_small_file
 from hpckit.record.store import PRIVATE_FILE
 from hpckit.values import dataclass
 
@@ -42,7 +42,7 @@ OomKills = tuple[KillCount, ...]
 """All readable counts, the most telling first: own group, those above it, the host."""
 
 
-def killed_since(before: OomKills, now: OomKills) -> str | None:
+def explain_oom_kill(before: OomKills, now: OomKills) -> str | None:
     """Return in words the evidence for a kill since then; None if there is none.
 
     Only the most telling count decides: if a process's own group counted none, a kill in a group
@@ -57,23 +57,23 @@ def killed_since(before: OomKills, now: OomKills) -> str | None:
     return text if count.own else f"{text} (it counts other processes too)"
 
 
-def read_kills(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> OomKills:
+def read_oom_kill_counts(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> OomKills:
     """Return the counts of this process's groups and of the host; what is missing is left out."""
-    v1, v2 = _memberships(proc)
+    v1, v2 = _read_memory_cgroups(proc)
     # In v1, the groups above the own one do not include it.
-    counts = list(islice(_counts(cgroup / "memory", v1, _CONTROL), 1))
+    counts = list(islice(_read_cgroup_kill_counts(cgroup / "memory", v1, _CONTROL), 1))
     for mount in (cgroup, cgroup / "unified"):
-        counts += _counts(mount, v2, _EVENTS)
+        counts += _read_cgroup_kill_counts(mount, v2, _EVENTS)
     counts.sort(key=lambda count: not count.own)
-    kills = read_fields(proc / "vmstat").get("oom_kill")
+    kills = read_named_numbers(proc / "vmstat").get("oom_kill")
     host = [] if kills is None else [KillCount(where="the whole host", kills=kills)]
     return (*counts, *host)
 
 
-def _memberships(proc: Path) -> tuple[str | None, str | None]:
+def _read_memory_cgroups(proc: Path) -> tuple[str | None, str | None]:
     """Return this process's group in the v1 memory hierarchy and in v2 (see cgroups(7))."""
     v1 = v2 = None
-    for line in (read_small(proc / "self" / "cgroup") or "").splitlines():
+    for line in (read_small_file(proc / "self" / "cgroup") or "").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if "memory" in controllers.split(","):
@@ -83,17 +83,17 @@ def _memberships(proc: Path) -> tuple[str | None, str | None]:
     return v1, v2
 
 
-def _counts(mount: Path, group: str | None, file: str) -> Iterator[KillCount]:
+def _read_cgroup_kill_counts(mount: Path, group: str | None, file: str) -> Iterator[KillCount]:
     """Yield the counts of the own group and all above it; a group without memory has none."""
     # A container sees its own group as the root of the mount, but may be given its outside path.
-    for depth, at in enumerate(() if group is None else _upwards(group)):
-        kills = read_fields(mount / at / file).get("oom_kill")
+    for depth, at in enumerate(() if group is None else _list_group_and_parents(group)):
+        kills = read_named_numbers(mount / at / file).get("oom_kill")
         if kills is not None:
             where = f"cgroup /{'' if at == '.' else at}"
             yield KillCount(where=where, kills=kills, own=depth == 0)
 
 
-def _upwards(group: str) -> Iterator[str]:
+def _list_group_and_parents(group: str) -> Iterator[str]:
     """Yield a group's path and those above it, relative to the mount; the root is the last.
 
     A path above the namespace's root begins with `/..` and cannot be followed.
@@ -108,7 +108,7 @@ _PROBE = bytes(64 * 1024)
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-def without_room(folder: Path) -> str:
+def explain_full_disk_of_folder(folder: Path) -> str:
     """Return a message with the folder's name and free bytes if it is full; empty otherwise."""
     probe = folder / f".room.{os.urandom(4).hex()}"
     try:
@@ -119,15 +119,15 @@ def without_room(folder: Path) -> str:
         finally:
             os.close(handle)
     except OSError as error:
-        return _words(folder, error.errno or 0) if error.errno in _FULL else ""
+        return _format_full_disk_message(folder, error.errno or 0) if error.errno in _FULL else ""
     else:
-        return _words(folder, errno.ENOSPC) if short else ""
+        return _format_full_disk_message(folder, errno.ENOSPC) if short else ""
     finally:
         with suppress(OSError):
             probe.unlink()
 
 
-def _words(folder: Path, number: int) -> str:
+def _format_full_disk_message(folder: Path, number: int) -> str:
     try:
         seen = os.statvfs(folder)
         free = f"{seen.f_bavail * seen.f_frsize} bytes free"

@@ -70,7 +70,7 @@ class StepWatch:
     _judged_at: float | None = field(default=None, init=False)
     _tick: float = field(default=math.inf, init=False)
 
-    def follow(self, earlier: StepWatch) -> None:
+    def take_over_learned_step_gaps(self, earlier: StepWatch) -> None:
         """Take over what was learned in an earlier round of the same run."""
         self._gaps.extend(earlier._gaps)
         self._longest, self._first_gap = earlier._longest, earlier._first_gap
@@ -78,11 +78,11 @@ class StepWatch:
         self._known = self._steps >= ENOUGH_STEPS
 
     @property
-    def stepping(self) -> bool:
+    def has_seen_steps(self) -> bool:
         """Whether any step has been reported, in this round or an earlier one."""
         return bool(self._gaps) or any(heard.step is not None for heard in self._ranks.values())
 
-    def working(self, rank: int, at: float, *, over: bool = False) -> None:
+    def note_work_outside_steps(self, rank: int, at: float, *, over: bool = False) -> None:
         """Note that a rank that loops over steps works outside a step: before, or `over`, after."""
         if rank in self._ended:
             return
@@ -90,7 +90,7 @@ class StepWatch:
         step = None if heard is None else heard.step
         self._ranks[rank] = _Heard(step=step, at=at, working=True, over=over)
 
-    def began(self, rank: int, step: int, at: float) -> None:
+    def note_step_begin(self, rank: int, step: int, at: float) -> None:
         """Note that a rank began a step. A pause lasts until `resumed`."""
         if rank in self._ended:
             return
@@ -110,33 +110,33 @@ class StepWatch:
         heard.step, heard.at, heard.first = step, at, False
         heard.learnable = rank not in self._paused
 
-    def ended(self, rank: int) -> None:
+    def note_rank_end(self, rank: int) -> None:
         """Note that a rank has ended; it is no longer judged, whatever late messages say."""
         self._ended.add(rank)
         self._ranks.pop(rank, None)
 
-    def paused(self, rank: int) -> None:
+    def note_pause(self, rank: int) -> None:
         """Note that a rank does something other than steps; it is not judged until `resumed`."""
         self._paused.add(rank)
         if rank in self._ranks:
             self._ranks[rank].learnable = False
 
-    def resumed(self, rank: int, at: float) -> None:
+    def note_resume(self, rank: int, at: float) -> None:
         """Note that a rank continues with its steps; its silence counts from now."""
         if rank in self._paused and rank in self._ranks:
             self._ranks[rank].at = at
         self._paused.discard(rank)
 
-    def stalled(self, now: float) -> StalledRank | None:
+    def find_stalled_rank(self, now: float) -> StalledRank | None:
         """Return the rank that is silent for longest beyond its limit; None if there is none.
 
         Call it at a steady interval: if one call comes much too late, the detector itself was
         stopped, and the time since the previous call is left out of every rank's silence.
         """
-        self._forgive(now)
-        learned = self.learned_s()
+        self._exclude_own_pause_from_silence(now)
+        learned = self.learned_silence_limit_s()
         stalls = [
-            (now - heard.at, rank, self._limit_s(heard, learned))
+            (now - heard.at, rank, self._choose_silence_limit(heard, learned))
             for rank, heard in self._ranks.items()
             if rank not in self._paused
         ]
@@ -145,11 +145,9 @@ class StepWatch:
             return None
         silent_s, rank, limit_s = max(over)
         heard = self._ranks[rank]
-        return StalledRank(
-            rank=rank, step=heard.step, silent_s=silent_s, limit_s=limit_s, over=heard.over
-        )
+        return StalledRank(rank=rank, step=heard.step, silent_s=silent_s, limit_s=limit_s, over=heard.over)
 
-    def _limit_s(self, heard: _Heard, learned: float) -> float:
+    def _choose_silence_limit(self, heard: _Heard, learned: float) -> float:
         first = max(learned, self.first_s or math.inf)
         if heard.working:
             return first
@@ -160,8 +158,7 @@ class StepWatch:
         # A restart compiles again, and may take as long as the first gap did before.
         return max(learned, _LONGEST_FACTOR * self._first_gap) if heard.first else learned
 
-    def _forgive(self, now: float) -> None:
-        """Leave out time in which the detector did not run."""
+    def _exclude_own_pause_from_silence(self, now: float) -> None:
         slept = 0.0 if self._judged_at is None else now - self._judged_at
         if slept > max(self.floor_s / 2, _OVERSLEPT_TICKS * self._tick):
             for heard in self._ranks.values():
@@ -170,13 +167,13 @@ class StepWatch:
             self._tick = slept
         self._judged_at = now
 
-    def learned_s(self) -> float:
+    def learned_silence_limit_s(self) -> float:
         """Return how many seconds a rank may be silent, from what is known of this run's steps."""
         if not self._gaps:
             return self.floor_s
-        return max(self.floor_s, self.factor * self.usual_s(), _LONGEST_FACTOR * self._longest)
+        return max(self.floor_s, self.factor * self.usual_step_gap_s(), _LONGEST_FACTOR * self._longest)
 
-    def usual_s(self) -> float:
+    def usual_step_gap_s(self) -> float:
         """Return the 99th percentile of the gaps, in seconds; 0 before any is known.
 
         Compilation and pauses are not among the gaps.

@@ -13,15 +13,15 @@ from importlib import metadata
 from typing import Any
 
 from hpckit.model import messages
-from hpckit.model.cluster.gpus_asked import cpus_of_task
+from hpckit.model.cluster.gpus_asked import count_cpus_per_rank
 from hpckit.model.environment.health import NodeHealth, PairRate, XidSeen
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.planning.preflight.judge import asked_of_node
-from hpckit.record.launches import checkpoint_base
+from hpckit.planning.preflight.judge import list_node_requirements
+from hpckit.record.launches import configured_checkpoint_dir
 from hpckit.record.layout import RunPaths
 from hpckit.runtime.clock import now
-from hpckit.runtime.environ import environment
+from hpckit.runtime.environ import copy_environment
 from hpckit.runtime.preflight.probe import ProbeOrder
 from hpckit.runtime.preflight.speeds import MARK
 
@@ -29,23 +29,23 @@ _END_S = 2.0
 _SHOWN = 200
 
 
-def probe_order(order: messages.Inspect, settings: LaunchConfig, run: RunPaths) -> ProbeOrder:
+def build_node_inspection_order(order: messages.Inspect, settings: LaunchConfig, run: RunPaths) -> ProbeOrder:
     """Return what the process is to look at."""
-    base = checkpoint_base(settings.checkpoint)
+    base = configured_checkpoint_dir(settings.checkpoint)
     return ProbeOrder(
         level=order.level,
         limit_s=order.limit_s,
         folder=str(run.folder),
         checkpoints=None if base is None else str(base),
         names=order.names,
-        needs_torch=asked_of_node(settings).needs_torch,
+        needs_torch=list_node_requirements(settings).needs_torch,
         again=order.again,
-        hpckit=_version(),
-        devices=settings.resources.tasks_per_node * cpus_of_task(settings.resources),
+        hpckit=_read_hpckit_version(),
+        devices=settings.resources.tasks_per_node * count_cpus_per_rank(settings.resources),
     )
 
 
-def _version() -> str:
+def _read_hpckit_version() -> str:
     """Return the version of hpckit; its package imports torch when asked for more than that."""
     try:
         return metadata.version("hpckit-slurm")
@@ -53,12 +53,12 @@ def _version() -> str:
         return ""
 
 
-async def inspect(
+async def inspect_node(
     order: messages.Inspect, probe: ProbeOrder, xids: Iterable[XidSeen]
 ) -> messages.Inspected:
     """Return the answer of this node, at the latest when the order's time is over."""
     began_at, began = now(), asyncio.get_running_loop().time()
-    told, problem = await _answer("probe", to_plain(probe), probe.limit_s)
+    told, problem = await _ask_preflight_process("probe", to_plain(probe), probe.limit_s)
     try:
         health = None if told is None else from_plain(NodeHealth, told)
     except (LookupError, ValueError, TypeError) as error:
@@ -73,9 +73,9 @@ async def inspect(
     )
 
 
-async def measure_pairs(order: messages.MeasurePairs) -> messages.PairsMeasured:
+async def measure_rates_with_paired_nodes(order: messages.MeasurePairs) -> messages.PairsMeasured:
     """Return how fast this node adds with others, at the latest when the order's time is over."""
-    told, problem = await _answer("speeds", to_plain(order), order.limit_s)
+    told, problem = await _ask_preflight_process("speeds", to_plain(order), order.limit_s)
     try:
         rates = {number: (rate, why) for number, rate, why in told or ()}
     except (ValueError, TypeError):
@@ -87,20 +87,20 @@ async def measure_pairs(order: messages.MeasurePairs) -> messages.PairsMeasured:
     return messages.PairsMeasured(inspection=order.inspection, pairs=tuple(pairs))
 
 
-async def _answer(module: str, order: object, limit_s: float) -> tuple[Any, str]:
+async def _ask_preflight_process(module: str, order: object, limit_s: float) -> tuple[Any, str]:
     """Return what a process of `runtime.preflight` answers to an order; None with the problem."""
     words = (sys.executable, "-P", "-m", f"hpckit.runtime.preflight.{module}")
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(
-            *words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment(), process_group=0
+            *words, stdin=pipe, stdout=pipe, stderr=pipe, env=copy_environment(), process_group=0
         )
     except OSError as error:
         return None, f"its inspection could not be started: {error.strerror or error}"
     talking = asyncio.ensure_future(process.communicate(json.dumps(order).encode()))
     await asyncio.wait({talking}, timeout=limit_s)
     if not talking.done():
-        await _end(process, talking)
+        await _kill_inspection(process, talking)
         return None, f"no answer within {limit_s:g} s"
     said, complained = talking.result()
     lines = [line for line in said.decode(errors="replace").splitlines() if line.startswith(MARK)]
@@ -111,7 +111,7 @@ async def _answer(module: str, order: object, limit_s: float) -> tuple[Any, str]
         return None, f"its inspection failed: {''.join(last)[:_SHOWN]}"
 
 
-async def _end(process: asyncio.subprocess.Process, talking: asyncio.Future[Any]) -> None:
+async def _kill_inspection(process: asyncio.subprocess.Process, talking: asyncio.Future[Any]) -> None:
     """End an inspection and what it has started; one that a driver holds may stay."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -22,33 +22,44 @@ from hpckit.model.failure import RankExit, RankStack, signal_name
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.planning.jobs.cpu_binding import CpuBinding
-from hpckit.planning.recovery.classify import with_log
-from hpckit.planning.recovery.ends import stated_code, with_farewell
+from hpckit.planning.recovery.classify import add_exception_from_log
+from hpckit.planning.recovery.ends import add_exit_reason, prefer_stated_exit_code
 from hpckit.record.layout import RoundPaths
-from hpckit.record.store import PRIVATE_FILE, make_folder, read_json, tail, write_json
+from hpckit.record.store import PRIVATE_FILE, make_private_folder, read_json, read_last_lines, write_json
 from hpckit.runtime import stacks
 from hpckit.runtime.agent.collective_statements import CollectiveStatements
-from hpckit.runtime.agent.exhausted import OomKills, killed_since, read_kills, without_room
+from hpckit.runtime.agent.exhausted import (
+    OomKills,
+    explain_full_disk_of_folder,
+    explain_oom_kill,
+    read_oom_kill_counts,
+)
 from hpckit.runtime.agent.hang_detector import StepWatch
 from hpckit.runtime.agent.meeting import Meeting
-from hpckit.runtime.agent.nsys import RankStart, groups, rank_code, rank_pid, rank_start
-from hpckit.runtime.agent.printed_log import PrintedReader, start_reader
+from hpckit.runtime.agent.nsys import (
+    RankStart,
+    find_process_groups,
+    find_rank_below_nsys,
+    plan_rank_start,
+    unwrap_nsys_exit_code,
+)
+from hpckit.runtime.agent.printed_log import PrintedReader, start_printed_metrics_reader
 from hpckit.runtime.agent.rank_starter import (
     RankChild,
     RankOutlook,
-    binding_words,
-    rank_binding,
+    add_nccl_defaults,
+    choose_rank_cpus,
+    explain_poor_cpu_binding,
     start_rank,
-    with_nccl_defaults,
 )
 from hpckit.runtime.agent.step_reports import StepReports
 from hpckit.runtime.channel import rank_pipe
 from hpckit.runtime.channel.tcp import LINE_LIMIT
 from hpckit.runtime.clock import now
-from hpckit.runtime.environ import TERMINAL, environment
+from hpckit.runtime.environ import TERMINAL, copy_environment
 from hpckit.runtime.foreground import RELAY_S
 from hpckit.runtime.fork_server.client import ForkServerClient
-from hpckit.runtime.threads import aside, aside_within, start_vital
+from hpckit.runtime.threads import run_in_thread, run_in_thread_within, start_task_fatal_on_error
 from hpckit.values import dataclass, field, replace
 
 _TELL_S = 0.5
@@ -100,7 +111,7 @@ class LocalRanks:
             floor_s=limits.hang_min_s, factor=limits.hang_factor, first_s=limits.hang_first_s
         )
         if self.earlier is not None:
-            self.hangs.follow(self.earlier)
+            self.hangs.take_over_learned_step_gaps(self.earlier)
         self._collectives = CollectiveStatements(paths=self.paths, node=self.outlook.node)
         self._meeting = Meeting(self.outlook, self.order, self.processes)
 
@@ -112,24 +123,26 @@ class LocalRanks:
     async def start(self) -> None:
         """Start all ranks of this node and begin to watch them."""
         first, count = self.order.first_rank, self.order.local_world_size
-        for folder in sorted({self.paths.of(rank) for rank in range(first, first + count)}):
-            await aside(partial(make_folder, folder))
-        self._kills, settings = read_kills(), self.outlook.settings
-        shared = await aside(partial(self.outlook.variables, environment(), self.order))
+        for folder in sorted({self.paths.rank_folder(rank) for rank in range(first, first + count)}):
+            await run_in_thread(partial(make_private_folder, folder))
+        self._kills, settings = read_oom_kill_counts(), self.outlook.settings
+        shared = await run_in_thread(
+            partial(self.outlook.build_shared_variables, copy_environment(), self.order)
+        )
         wanted = settings.observe.printed_metrics if first == 0 else []
-        self._printed = await start_reader(self.outlook.attempt, self.order.round, wanted)
-        self._binding = await rank_binding(settings, shared, count)
-        words = binding_words(self._binding, first, self.outlook.node)
+        self._printed = await start_printed_metrics_reader(self.outlook.attempt, self.order.round, wanted)
+        self._binding = await choose_rank_cpus(settings, shared, count)
+        words = explain_poor_cpu_binding(self._binding, first, self.outlook.node)
         if words and self.order.round == 0:
             await self.tell(messages.Warn(message=words))
-        for info in map(self._info, range(count)):
-            of_nccl = with_nccl_defaults(shared, settings, self.paths, info.rank)
-            await self._start_rank(info, of_nccl | self.outlook.identity(info, self.order))
-            if self.hangs.stepping:
-                self.hangs.working(info.rank, time.monotonic())
-        self._tasks.append(start_vital(self._meeting.watch()))
+        for info in map(self._build_rank_info, range(count)):
+            of_nccl = add_nccl_defaults(shared, settings, self.paths, info.rank)
+            await self._start_rank(info, of_nccl | self.outlook.build_identity_variables(info, self.order))
+            if self.hangs.has_seen_steps:
+                self.hangs.note_work_outside_steps(info.rank, time.monotonic())
+        self._tasks.append(start_task_fatal_on_error(self._meeting.watch_until_ranks_connect()))
 
-    def _info(self, local_rank: int) -> RankInfo:
+    def _build_rank_info(self, local_rank: int) -> RankInfo:
         order = self.order
         return RankInfo(
             rank=order.first_rank + local_rank,
@@ -146,16 +159,16 @@ class LocalRanks:
         )
 
     async def _start_rank(self, info: RankInfo, variables: Mapping[str, str]) -> None:
-        board = self._boards[info.rank] = rank_pipe.make_board()
+        board = self._boards[info.rank] = rank_pipe.make_shared_step_file()
         answers = self._answers[info.rank] = os.memfd_create(stacks.FILE_NAME)
-        recorder = self._collectives.open(info.rank)
+        recorder = self._collectives.open_socket_for_rank(info.rank)
         lines = {
             rank_pipe.BOARD_VARIABLE: board,
             stacks.VARIABLE: answers,
             rank_pipe.COLLECTIVES_VARIABLE: recorder.fileno(),
         }
-        start = await self._below_nsys(info.rank, variables)
-        cpus, log = self._binding.cpus[info.local_rank], self.paths.log(info.rank)
+        start = await self._plan_rank_start(info.rank, variables)
+        cpus, log = self._binding.cpus[info.local_rank], self.paths.rank_log(info.rank)
         try:
             process, line = await start_rank(start, log, variables, lines, cpus, self.fork_server)
         finally:
@@ -163,48 +176,50 @@ class LocalRanks:
         if start.words:
             self._under_nsys.add(info.rank)
         self.processes[info.rank], self._lines[info.rank] = process, line
-        listening = start_vital(self._listen(info.rank, line))
-        self._tasks += [listening, start_vital(self._watch(info.rank, listening))]
+        listening = start_task_fatal_on_error(self._listen_to_rank(info.rank, line))
+        self._tasks += [
+            listening,
+            start_task_fatal_on_error(self._await_and_report_rank_end(info.rank, listening)),
+        ]
 
-    async def _below_nsys(self, rank: int, variables: Mapping[str, str]) -> RankStart:
+    async def _plan_rank_start(self, rank: int, variables: Mapping[str, str]) -> RankStart:
         """Return how to start a rank; warn, once, if it should be below nsys and cannot."""
         settings, node = self.outlook.settings, self.outlook.node
-        start = await aside(lambda: rank_start(settings, self.paths, rank, variables, node))
+        start = await run_in_thread(lambda: plan_rank_start(settings, self.paths, rank, variables, node))
         if start.problem and not self._without_nsys:
             await self.tell(messages.Warn(message=start.problem))
         self._without_nsys = self._without_nsys or bool(start.problem)
         return start
 
-    async def _listen(self, rank: int, line: socket.socket) -> None:
+    async def _listen_to_rank(self, rank: int, line: socket.socket) -> None:
         """Pass on a rank's messages. Forged or broken lines end the listening, not the agent."""
         reader, writer = await asyncio.open_unix_connection(sock=line, limit=LINE_LIMIT)
         with contextlib.suppress(ChannelError, ConnectionError, ValueError):
             while data := await reader.readline():
-                await self._heed(rank, messages.decode_message(data))
+                await self._handle_rank_message(rank, messages.decode_message(data))
         writer.close()
 
-    async def _heed(self, rank: int, message: messages.Message) -> None:
-        """Act on a rank's message, and pass on what matters beyond this node."""
+    async def _handle_rank_message(self, rank: int, message: messages.Message) -> None:
         match message:
             case messages.StepBegun():
-                self.hangs.began(rank, message.step, time.monotonic())
+                self.hangs.note_step_begin(rank, message.step, time.monotonic())
                 if self._newest is None or message.step > self._newest.step:
                     self._newest = replace(message, rank=rank)
-                await self.tell_newest()
+                await self.send_newest_step()
             case messages.Working():
-                self.hangs.working(rank, time.monotonic(), over=message.over)
+                self.hangs.note_work_outside_steps(rank, time.monotonic(), over=message.over)
             case messages.StepsTimed():
                 steps = replace(message.steps, rank=rank, node=self.outlook.node)
-                self.reports.take(steps, self.order.round)
+                self.reports.add_report(steps, self.order.round)
             case messages.Profiled():
                 profile = replace(message.profile, rank=rank, node=self.outlook.node)
                 await self.tell(replace(message, round=self.order.round, profile=profile))
             case messages.LayoutTold():
                 await self.tell(replace(message, rank=rank, round=self.order.round))
             case messages.Watched(on=True):
-                self.hangs.resumed(rank, time.monotonic())
+                self.hangs.note_resume(rank, time.monotonic())
             case messages.Watched():
-                self.hangs.paused(rank)
+                self.hangs.note_pause(rank)
             case (
                 messages.StoreBound()
                 | messages.Restoring()
@@ -216,45 +231,45 @@ class LocalRanks:
             case _:
                 pass
 
-    async def tell_newest(self) -> None:
+    async def send_newest_step(self) -> None:
         """Pass on the newest step of all ranks here, not too often.
 
         Call it now and then, as no later one may come.
         """
         at, newest, first = time.monotonic(), self._newest, self._told_step < 0
-        due = not first and at - self._told_at >= self.outlook.pace_s(_TELL_S)
+        due = not first and at - self._told_at >= self.outlook.message_interval_s(_TELL_S)
         step = max(
-            [self._step(process) or 0 for process in self.processes] if due else [], default=-1
+            [self._read_current_step(process) or 0 for process in self.processes] if due else [], default=-1
         )
         if newest is not None and (first or step > self._told_step):
             self._told_step, self._told_at = newest.step if first else step, at
-            await self.tell(replace(newest, step=self._told_step, usual_s=self.hangs.usual_s()))
+            await self.tell(replace(newest, step=self._told_step, usual_s=self.hangs.usual_step_gap_s()))
 
-    def hung(self) -> messages.Hung | None:
+    def find_hung_rank(self) -> messages.Hung | None:
         """Return the rank that has stood still for longer than its limit, if there is one.
 
         Call it at a steady interval.
         """
-        stall = self.hangs.stalled(time.monotonic())
+        stall = self.hangs.find_stalled_rank(time.monotonic())
         if stall is None or self._stopping or not self.outlook.settings.runtime.hang_min_s:
             return None
-        exact = self._step(stall.rank)
+        exact = self._read_current_step(stall.rank)
         stall = stall if exact is None else replace(stall, step=exact)
         return messages.Hung(round=self.order.round, stall=stall)
 
-    async def save_stacks(self, request: int = 0) -> None:
+    async def send_and_save_stacks(self, request: int = 0) -> None:
         """Send what every rank is doing to the supervisor; save it in files unless requested."""
         alive = {rank: one for rank, one in self.processes.items() if one.returncode is None}
         pids = {
-            rank: rank_pid(process.pid) if rank in self._under_nsys else process.pid
+            rank: find_rank_below_nsys(process.pid) if rank in self._under_nsys else process.pid
             for rank, process in alive.items()
         }
         # Own descriptors: a rank may end meanwhile, and the number of its file be reused.
         held = {rank: os.dup(self._answers[rank]) for rank in pids if rank in self._answers}
-        asking = asyncio.ensure_future(self._tell_collectives(() if request else pids))
+        asking = asyncio.ensure_future(self._send_collectives(() if request else pids))
         try:
             files = {rank: Path(f"/proc/self/fd/{one}") for rank, one in held.items()}
-            texts = await stacks.dump(pids, files, _STACKS)
+            texts = await stacks.collect_rank_stacks(pids, files, _STACKS)
             await asking
         finally:
             asking.cancel()
@@ -266,8 +281,8 @@ class LocalRanks:
             stack = RankStack(
                 rank=rank,
                 node=self.outlook.node,
-                state=stacks.process_state(pid),
-                step=self._step(rank),
+                state=stacks.describe_process_state(pid),
+                step=self._read_current_step(rank),
                 text=texts[rank][-most:],
             )
             saved = messages.StackSaved(round=self.order.round, stack=stack, request=request)
@@ -275,61 +290,71 @@ class LocalRanks:
         await self.tell(messages.StacksSaved(round=self.order.round, request=request))
         if not request:  # else the supervisor writes all of them into one file
             with contextlib.suppress(OSError):
-                await aside(lambda: self._keep(texts))
+                await run_in_thread(lambda: self._write_stacks(texts))
 
-    async def _tell_collectives(self, ranks: Iterable[int]) -> None:
+    async def _send_collectives(self, ranks: Iterable[int]) -> None:
         """Send what these ranks say of their collectives; stopped ones cannot say anything."""
-        states = {rank: stacks.process_state(self.processes[rank].pid) for rank in ranks}
+        states = {rank: stacks.describe_process_state(self.processes[rank].pid) for rank in ranks}
         alive = [rank for rank, state in states.items() if state[:1] not in {"T", "t"}]
-        for statement in await self._collectives.ask(alive):
+        for statement in await self._collectives.ask_ranks_for_collectives(alive):
             await self.tell(messages.CollectivesTold(round=self.order.round, collectives=statement))
 
-    def _keep(self, texts: Mapping[int, str]) -> None:
+    def _write_stacks(self, texts: Mapping[int, str]) -> None:
         for rank, text in texts.items():
             if text:
-                flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.paths.stacks(rank)
+                flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, self.paths.rank_stacks_file(rank)
                 with os.fdopen(os.open(path, flags, PRIVATE_FILE), "w") as file:
                     file.write(text)
 
-    async def _watch(self, rank: int, listening: asyncio.Task[None]) -> None:
+    async def _await_and_report_rank_end(self, rank: int, listening: asyncio.Task[None]) -> None:
         code = await self.processes[rank].wait()
         ended_at = now()
-        said = rank_pipe.read_farewell(self._boards[rank])
-        code = stated_code(rank_code(code, said) if rank in self._under_nsys else code, said)
-        self.hangs.ended(rank)
+        said = rank_pipe.read_exit_statement(self._boards[rank])
+        code = prefer_stated_exit_code(
+            unwrap_nsys_exit_code(code, said) if rank in self._under_nsys else code, said
+        )
+        self.hangs.note_rank_end(rank)
         # Its children: data loaders, background jobs of a shell.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.processes[rank].pid, signal.SIGKILL)
         # Its final events came before its end; what still holds the line open is not the rank.
         await asyncio.wait({listening}, timeout=0.2)
         listening.cancel()
-        if TERMINAL in environment():
+        if TERMINAL in copy_environment():
             await asyncio.sleep(RELAY_S)
-        record = await self._exit_record(rank, code, ended_at)
+        record = await self._build_exit_record(rank, code, ended_at)
         os.close(self._boards.pop(rank))
         os.close(self._answers.pop(rank))
-        self._collectives.close(rank)
+        self._collectives.close_socket_of_rank(rank)
         if record.failed:
-            left = await aside_within(_READ_S, lambda: self._collectives.left_by(rank), None)
+            left = await run_in_thread_within(
+                _READ_S, lambda: self._collectives.read_collectives_left_by_rank(rank), None
+            )
             if left is not None:
                 await self.tell(messages.CollectivesTold(round=self.order.round, collectives=left))
-        alone_s = 0.0 if code else await aside_within(_READ_S, self._meeting.alone_s, 0.0)
+        alone_s = (
+            0.0
+            if code
+            else await run_in_thread_within(_READ_S, self._meeting.seconds_without_rendezvous, 0.0)
+        )
         is_urgent = self._stopping or record.code != 0
-        if rank == 0 and (words := await self._printed.end(is_urgent=is_urgent)):
+        if rank == 0 and (words := await self._printed.finish_reading(is_urgent=is_urgent)):
             await self.tell(messages.Warn(message=words))
         ended = messages.RankEnded(round=self.order.round, exit=record, alone_s=alone_s)
         await self.tell(ended)
         if record.failed and not record.stopped:
             with contextlib.suppress(OSError):  # the supervisor records the same
-                await aside(lambda: write_json(self.paths.exit_record(rank), to_plain(record)))
+                await run_in_thread(
+                    lambda: write_json(self.paths.rank_exception_file(rank), to_plain(record))
+                )
 
-    def _step(self, rank: int) -> int | None:
+    def _read_current_step(self, rank: int) -> int | None:
         """Return the current step of a rank; its messages are too rare to compare ranks by."""
-        return rank_pipe.read_board(self._boards[rank]) if rank in self._boards else None
+        return rank_pipe.read_shared_step(self._boards[rank]) if rank in self._boards else None
 
-    async def _exit_record(self, rank: int, code: int, ended_at: datetime) -> RankExit:
+    async def _build_exit_record(self, rank: int, code: int, ended_at: datetime) -> RankExit:
         """Combine the process status with what the rank itself left behind."""
-        said = await aside_within(_READ_S, lambda: self._said(rank), None)
+        said = await run_in_thread_within(_READ_S, lambda: self._read_exit_record(rank), None)
         name = signal_name(-code) if code < 0 else None
         ended_by_us = (rank, name) in self._sent and said is None
         seen = RankExit(
@@ -337,36 +362,36 @@ class LocalRanks:
             node=self.outlook.node,
             code=None if code < 0 else code,
             signal=name,
-            step=self._step(rank),
+            step=self._read_current_step(rank),
             stopped=ended_by_us,
-            oom=killed_since(self._kills, read_kills()) if code and not ended_by_us else None,
+            oom=explain_oom_kill(self._kills, read_oom_kill_counts()) if code and not ended_by_us else None,
             at=ended_at,
         )
         if said is not None:
             step = seen.step if said.step is None else said.step
-            seen = replace(
-                said, node=seen.node, code=seen.code, signal=seen.signal, step=step, oom=seen.oom
-            )
+            seen = replace(said, node=seen.node, code=seen.code, signal=seen.signal, step=step, oom=seen.oom)
         elif code:
-            log = self.paths.log(rank)
-            seen = with_log(seen, await aside_within(_READ_S, lambda: tail(log, _LOG_LINES), ""))
+            log = self.paths.rank_log(rank)
+            seen = add_exception_from_log(
+                seen, await run_in_thread_within(_READ_S, lambda: read_last_lines(log, _LOG_LINES), "")
+            )
             if seen.exception is None and code > 0:
-                words = await aside_within(_READ_S, lambda: without_room(self.paths.folder), "")
+                words = await run_in_thread_within(
+                    _READ_S, lambda: explain_full_disk_of_folder(self.paths.folder), ""
+                )
                 if words:
                     message = "\n".join(filter(None, (words, seen.message)))
                     seen = replace(seen, exception="FullDiskError", message=message)
         is_command = self.outlook.settings.command is not None
-        return with_farewell(
-            seen, rank_pipe.read_farewell(self._boards[rank]), is_command=is_command
-        )
+        return add_exit_reason(seen, rank_pipe.read_exit_statement(self._boards[rank]), is_command=is_command)
 
-    def _said(self, rank: int) -> RankExit | None:
+    def _read_exit_record(self, rank: int) -> RankExit | None:
         try:
-            return from_plain(RankExit, read_json(self.paths.exit_record(rank)))
+            return from_plain(RankExit, read_json(self.paths.rank_exception_file(rank)))
         except (OSError, ValueError, TypeError):
             return None
 
-    def pass_on(self, message: messages.Message) -> None:
+    def forward_to_ranks(self, message: messages.Message) -> None:
         """Forward a message of the supervisor to every rank, or to those that it names."""
         for rank, line in self._lines.items():
             if isinstance(message, messages.StartProfile) and rank not in message.ranks:
@@ -377,19 +402,19 @@ class LocalRanks:
     async def stop(self, grace_s: float) -> None:
         """End all ranks and their children: SIGTERM, then SIGKILL after the grace period."""
         self._stopping = True
-        self._printed.hurry()
-        self._signal(signal.SIGTERM)
+        self._printed.limit_remaining_time()
+        self._signal_ranks(signal.SIGTERM)
         waiting = [asyncio.ensure_future(process.wait()) for process in self.processes.values()]
         if waiting:
             await asyncio.wait(waiting, timeout=grace_s)
-        self._signal(signal.SIGKILL)
+        self._signal_ranks(signal.SIGKILL)
         await asyncio.gather(*waiting)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _signal_ranks(self, number: signal.Signals) -> None:
         for rank, process in self.processes.items():
             if process.returncode is not None:
                 continue  # its number may belong to another process by now
             self._sent.add((rank, number.name))
-            for group in groups(process.pid) if rank in self._under_nsys else (process.pid,):
+            for group in find_process_groups(process.pid) if rank in self._under_nsys else (process.pid,):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(group, number)

@@ -1,4 +1,4 @@
-"""Whether a node's ranks ever met other ranks: ranks that met nobody train the same, each alone.
+"""Whether a node's ranks ever met other ranks: ranks that met no others train alone.
 
 They met where anything used MASTER_PORT, where a rank took a connection of another one or of
 another host, and where two map the same memory. In doubt they met: no warning is better than a
@@ -15,10 +15,10 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
 from hpckit.model.messages import StartRound
-from hpckit.record.process import SESSION, SIZE, stat_fields
+from hpckit.record.process import SESSION, SIZE, read_proc_stat_fields
 from hpckit.runtime.agent.rank_starter import RankChild, RankOutlook
-from hpckit.runtime.fork_server.protocol import read_variables
-from hpckit.runtime.threads import aside
+from hpckit.runtime.fork_server.protocol import read_process_environment
+from hpckit.runtime.threads import run_in_thread
 from hpckit.values import dataclass, field
 
 _LEAST_S = 10.0
@@ -45,69 +45,65 @@ class Meeting:
         # hpckit itself has the ranks of a function meet.
         self._met = self.order.world_size == 1 or self.outlook.settings.command is None
         with contextlib.suppress(OSError, LookupError):  # the port may have had another user
-            self._before = () if self._met else set(_sockets())
+            self._before = () if self._met else set(_read_tcp_sockets())
 
-    async def watch(self) -> None:
+    async def watch_until_ranks_connect(self) -> None:
         """Look now and then, until ranks have met or ended."""
-        while not self._met and any(
-            process.returncode is None for process in self.processes.values()
-        ):
+        while not self._met and any(process.returncode is None for process in self.processes.values()):
             ran_s = time.monotonic() - self._began_at
             await asyncio.sleep(min(max(_FIRST_S, ran_s * _SHARE), _MOST_S))
-            await aside(self._look)
+            await run_in_thread(self._check_for_rendezvous)
 
-    def alone_s(self) -> float:
+    def seconds_without_rendezvous(self) -> float:
         """Look, and return for how long these ranks have been alone, in seconds; 0 in doubt."""
         if (ran_s := time.monotonic() - self._began_at) < _LEAST_S:
             return 0.0
-        self._look()
+        self._check_for_rendezvous()
         return 0.0 if self._met else ran_s
 
-    def _look(self) -> None:
+    def _check_for_rendezvous(self) -> None:
         known = [*self.processes.items()]  # while others are started
         pids = {one.pid: rank for rank, one in known if one.returncode is None}
         try:
             folder, port = self.outlook.attempt.folder, self.order.master_port
-            self._met = self._met or has_sign(pids, folder, port, self._before)
+            self._met = self._met or have_ranks_connected(pids, folder, port, self._before)
         except (OSError, ValueError, LookupError):  # /proc is not as we know it
             self._met = True
 
 
-def has_sign(
+def have_ranks_connected(
     ranks: Mapping[int, int], attempt: Path, port: int, before: Container[tuple[str, str]] = ()
 ) -> bool:
     """Return whether there is a sign of ranks that met; `ranks` are those of this node, by pid.
 
     Connections `before` the ranks began are none. An agent has one: without any, none is listed.
     """
-    sockets, number = _sockets(), f"{port:04X}"
+    sockets, number = _read_tcp_sockets(), f"{port:04X}"
     if not sockets or any(number in {a[-4:], b[-4:]} and (a, b) not in before for a, b in sockets):
         return True
     network = Path("/proc/self/ns/net").stat().st_ino
     owners: dict[str, int] = {}
     areas: dict[tuple[str, str], int] = {}
-    for pid, rank in _processes(ranks, attempt):
+    for pid, rank in _find_rank_processes(ranks, attempt):
         try:
             if Path(f"/proc/{pid}/ns/net").stat().st_ino == network:
-                owners |= dict.fromkeys(_files(pid), rank)
+                owners |= dict.fromkeys(_list_open_files(pid), rank)
             elif rank in ranks.values():
                 return True  # its connections are listed elsewhere
-            if any(areas.setdefault(area, rank) != rank for area in _areas(pid)):
+            if any(areas.setdefault(area, rank) != rank for area in _list_shared_memory(pid)):
                 return True
         except OSError:
-            if (fields := stat_fields(pid)) and fields[SIZE] != "0":  # what ends has no memory left
+            if (fields := read_proc_stat_fields(pid)) and fields[SIZE] != "0":  # what ends has no memory left
                 return True
     owned = {ends: owners[file] for ends, (_, file) in sockets.items() if file in owners}
     ports = {local[-4:] for local, remote in owned if sockets[local, remote][0] == _LISTENS}
     return any(
-        sockets[local, remote][0] == _CONNECTED
-        and local[-4:] in ports
-        and owned.get((remote, local)) != rank
+        sockets[local, remote][0] == _CONNECTED and local[-4:] in ports and owned.get((remote, local)) != rank
         for (local, remote), rank in owned.items()
     )
 
 
-def _sockets() -> dict[tuple[str, str], tuple[str, str]]:
+def _read_tcp_sockets() -> dict[tuple[str, str], tuple[str, str]]:
     """Return state and file of this network's TCP sockets by both ends, which end with the port."""
     found = {}
     for table in Path("/proc/net").glob("tcp*"):  # also without IPv6
@@ -117,25 +113,24 @@ def _sockets() -> dict[tuple[str, str], tuple[str, str]]:
     return found
 
 
-def _processes(ranks: Mapping[int, int], attempt: Path) -> Iterator[tuple[int, int]]:
-    """Yield the processes of this attempt's ranks on this host, each with its rank."""
+def _find_rank_processes(ranks: Mapping[int, int], attempt: Path) -> Iterator[tuple[int, int]]:
     for pid in [int(name) for name in os.listdir("/proc") if name.isdecimal()]:  # noqa: PTH208  # fast
-        rank = ranks.get(int(fields[SESSION])) if (fields := stat_fields(pid)) else None
+        rank = ranks.get(int(fields[SESSION])) if (fields := read_proc_stat_fields(pid)) else None
         if rank is None:  # has left its rank's session, or is another agent's
-            found = read_variables(pid)
+            found = read_process_environment(pid)
             if found.get("HPCKIT_ATTEMPT_DIR") != str(attempt) or "HPCKIT_RANK" not in found:
                 continue
             rank = int(found["HPCKIT_RANK"])
         yield pid, rank
 
 
-def _files(pid: int) -> Iterator[str]:
+def _list_open_files(pid: int) -> Iterator[str]:
     for file in os.scandir(f"/proc/{pid}/fd"):
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             yield os.readlink(file.path)  # noqa: PTH115  # thousands
 
 
-def _areas(pid: int) -> Iterator[tuple[str, str]]:
+def _list_shared_memory(pid: int) -> Iterator[tuple[str, str]]:
     """Yield device and inode of the memory that a process may write to together with others."""
     for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
         _, access, _, device, inode, *name = line.split(maxsplit=5)

@@ -1,8 +1,7 @@
 """Starts ranks below Nsight Systems (`nsys profile`), which has to be there from their start.
 
-nsys is the rank's parent then, and a child of the agent: its exit code, its signals and its end
-have to mean what the rank's mean. Run as `python -P -m hpckit.runtime.agent.nsys NSYS …`, this
-module becomes nsys.
+nsys is the rank's parent then, and a child of the agent: its exit code, its signals and its end have to mean
+what the rank's mean. Run as `python -P -m hpckit.runtime.agent.nsys NSYS …`, this module becomes nsys.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from typing import NoReturn
 from hpckit.model.failure import ExitReason, ExitStatement
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.settings import ProfileTool
-from hpckit.observe.sysfs import folders, read_small
+from hpckit.observe.sysfs import list_folder, read_small_file
 from hpckit.record.layout import RoundPaths
 from hpckit.runtime import stacks
-from hpckit.runtime.environ import TERMINAL, environment
+from hpckit.runtime.environ import TERMINAL, copy_environment
 from hpckit.runtime.left_behind import AGENT_VARIABLE, NSYS_VARIABLE, die_with_parent
 from hpckit.values import dataclass, field
 
@@ -46,7 +45,7 @@ class RankStart:
     problem: str = ""
 
 
-def rank_start(
+def plan_rank_start(
     settings: LaunchConfig, paths: RoundPaths, rank: int, variables: Mapping[str, str], node: str
 ) -> RankStart:
     """Return how to start a rank: below nsys if the configuration says so and the node has it."""
@@ -55,8 +54,8 @@ def rank_start(
         return RankStart()
     nsys = shutil.which("nsys", path=variables.get("PATH"))
     problem = ""
-    if TERMINAL in environment():
-        problem = "a rank in the foreground has the terminal, and starts without nsys"
+    if TERMINAL in copy_environment():
+        problem = "a rank in the foreground uses the terminal, and starts without nsys"
     elif settings.command is not None:
         problem = "a command starts without nsys: write `nsys profile …` into the command itself"
     elif nsys is None:
@@ -72,7 +71,7 @@ def rank_start(
     )
 
 
-def rank_code(code: int, said: ExitStatement | None) -> int:
+def unwrap_nsys_exit_code(code: int, said: ExitStatement | None) -> int:
     """Return the rank's own end from that of its nsys, as `Process.returncode` has it.
 
     A rank that has said that it returned has; what nsys reports after that is about its report. A
@@ -84,17 +83,19 @@ def rank_code(code: int, said: ExitStatement | None) -> int:
     return -number if number in set(signal.Signals) else code
 
 
-def rank_pid(pid: int) -> int:
+def find_rank_below_nsys(pid: int) -> int:
     """Return the process of a rank below this one: the one that answers a request for stacks."""
-    if stacks.armed(pid):
+    if stacks.catches_dump_signal(pid):
         return pid
-    return next((child for child in _below(pid, _DEEPEST) if stacks.armed(child)), pid)
+    return next(
+        (child for child in _list_descendants(pid, _DEEPEST) if stacks.catches_dump_signal(child)), pid
+    )
 
 
-def groups(pid: int) -> set[int]:
+def find_process_groups(pid: int) -> set[int]:
     """Return the process groups of a process that leads its own, and of what is below it."""
     found = {pid}
-    for child in _below(pid, _DEEPEST):
+    for child in _list_descendants(pid, _DEEPEST):
         try:
             found.add(os.getpgid(child))
         except OSError:
@@ -102,12 +103,12 @@ def groups(pid: int) -> set[int]:
     return found
 
 
-def _below(pid: int, deepest: int) -> Iterator[int]:
-    for task in folders(Path(f"/proc/{pid}/task")):
-        for child in map(int, (read_small(task / "children") or "").split()):
+def _list_descendants(pid: int, deepest: int) -> Iterator[int]:
+    for task in list_folder(Path(f"/proc/{pid}/task")):
+        for child in map(int, (read_small_file(task / "children") or "").split()):
             yield child
             if deepest > 1:
-                yield from _below(child, deepest - 1)
+                yield from _list_descendants(child, deepest - 1)
 
 
 def main(words: list[str]) -> NoReturn:

@@ -19,13 +19,13 @@ from pathlib import Path
 from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.agent import agent
 from hpckit.runtime.assignment import ReadyAgent
-from hpckit.runtime.environ import become
+from hpckit.runtime.environ import replace_environment
 from hpckit.runtime.forked import Forked
 from hpckit.runtime.signals import NOTICES
 
 
 @contextlib.contextmanager
-def ready_agent() -> Iterator[ReadyAgent]:
+def prefork_agent() -> Iterator[ReadyAgent]:
     """Yield a waiting agent; if it never gets an attempt, it leaves at the end."""
     context = multiprocessing.get_context("fork")
     theirs, ours = context.Pipe(duplex=False)
@@ -36,14 +36,14 @@ def ready_agent() -> Iterator[ReadyAgent]:
         return agent_process
 
     with ours:
-        process = context.Process(target=_attend, args=(theirs, ours))
+        process = context.Process(target=_wait_then_run_agent, args=(theirs, ours))
         process.start()
         theirs.close()
         agent_process = Forked(process)
         yield begin
 
 
-def _attend(line: Connection, other_end: Connection) -> None:
+def _wait_then_run_agent(line: Connection, other_end: Connection) -> None:
     # Otherwise it would not notice that the other end has no process left.
     other_end.close()
     for number in NOTICES:
@@ -60,5 +60,5 @@ def _attend(line: Connection, other_end: Connection) -> None:
     for standard in (sys.stdout, sys.stderr):
         os.dup2(log, standard.fileno())
     os.close(log)
-    become(order["environ"])
+    replace_environment(order["environ"])
     sys.exit(agent.main(order["words"]))

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.model.failure import signal_name
-from hpckit.planning.printed_metrics import Patterns, printed_patterns, printed_row
+from hpckit.planning.printed_metrics import Patterns, compile_metric_patterns, parse_printed_metrics
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.metrics.log import MetricsLog
-from hpckit.record.store import open_plain
+from hpckit.record.store import open_regular_file
 from hpckit.runtime.clock import now
-from hpckit.runtime.environ import environment
+from hpckit.runtime.environ import copy_environment
 from hpckit.runtime.signals import NOTICES
 from hpckit.values import dataclass, field
 
@@ -47,14 +47,14 @@ class PrintedReader:
     problem: str = ""
     _until: float = field(default=math.inf, init=False)
 
-    def hurry(self, limit_s: float = _HURRY_S) -> None:
+    def limit_remaining_time(self, limit_s: float = _HURRY_S) -> None:
         """Give the reader no more than so many seconds from now."""
         self._until = min(self._until, time.monotonic() + limit_s)
 
-    async def end(self, *, is_urgent: bool) -> str:
+    async def finish_reading(self, *, is_urgent: bool) -> str:
         """Let it read to the end; return in words what is lost, or wrong; empty if nothing is."""
         if self.process is not None:
-            self.hurry(_HURRY_S if is_urgent else _END_S)
+            self.limit_remaining_time(_HURRY_S if is_urgent else _END_S)
             began = time.monotonic()
             ending = asyncio.ensure_future(self.process.communicate(b""))
             while not ending.done() and time.monotonic() < self._until:
@@ -66,16 +66,16 @@ class PrintedReader:
                 await asyncio.wait({ending}, timeout=_LOOK_S)  # a file system may hold it
                 ending.cancel()
             elif self.process.returncode:
-                self.problem = _problem(self.process.returncode, ending.result()[1])
+                self.problem = _explain_reader_exit(self.process.returncode, ending.result()[1])
             elif not self.problem:
                 return ending.result()[1].decode(errors="replace").strip()
         return self.problem and (
-            "what rank 0 printed was not read to its end, so that metrics may be missing "
+            "what rank 0 printed was not read to its end, so metrics may be missing "
             f"(observe.printed_metrics): {self.problem}"
         )
 
 
-def _problem(code: int, error: bytes) -> str:
+def _explain_reader_exit(code: int, error: bytes) -> str:
     if code == -signal.SIGVTALRM:
         return "a regular expression takes too long for a line"
     if code < 0:
@@ -84,7 +84,7 @@ def _problem(code: int, error: bytes) -> str:
     return "".join(last)[:_SHOWN] or f"its reader ended with exit code {code}"
 
 
-async def start_reader(paths: AttemptPaths, number: int, wanted: list[str]) -> PrintedReader:
+async def start_printed_metrics_reader(paths: AttemptPaths, number: int, wanted: list[str]) -> PrintedReader:
     """Start to read what rank 0 prints in a round, if metrics are wanted."""
     if not wanted:
         return PrintedReader()
@@ -96,7 +96,7 @@ async def start_reader(paths: AttemptPaths, number: int, wanted: list[str]) -> P
             stdin=pipe,
             stdout=none,
             stderr=pipe,
-            env=environment(),
+            env=copy_environment(),
             process_group=0,  # but in the session of the agent: sessions of their own are ranks'
         )
     except OSError as error:
@@ -119,13 +119,13 @@ class PrintedLog:
     _last: dict[str, Any] = field(default_factory=dict, init=False)
     _steps: dict[str, int] = field(default_factory=dict, init=False)
 
-    def read(self, *, ended: bool = False) -> None:
+    def record_metrics_of_new_lines(self, *, ended: bool = False) -> None:
         """Add what was printed since; with `ended` also a last line that is cut off.
 
         Rows that cannot be written are left out, and `lost` says why. Raises OSError if the log
         cannot be read.
         """
-        with suppress(FileNotFoundError), open_plain(self.log) as file:
+        with suppress(FileNotFoundError), open_regular_file(self.log) as file:
             more = True
             while more:
                 signal.setitimer(signal.ITIMER_VIRTUAL, _BLOCK_S)
@@ -136,15 +136,15 @@ class PrintedLog:
                 if (more and not whole) or (ended and not more):
                     whole = len(data)
                 self._read += whole
-                self._take(data[:whole].decode(errors="replace"))
+                self._record_metrics(data[:whole].decode(errors="replace"))
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             if ended:
-                self.metrics.flush()
+                self.metrics.write_last_values()
 
-    def _take(self, text: str) -> None:
+    def _record_metrics(self, text: str) -> None:
         rows, at = [], now().isoformat(timespec="milliseconds")
         for line in text.split("\n"):
-            row = printed_row(line, self.patterns)
+            row = parse_printed_metrics(line, self.patterns)
             if not row or row == self._last:
                 continue
             self._last = dict(row)
@@ -157,7 +157,7 @@ class PrintedLog:
             rows.append({"step": step, "at": at, "round": self.round, **row})
         try:
             if rows:
-                self.metrics.append(*rows)
+                self.metrics.append_rows(*rows)
         except OSError as error:
             self.lost = str(error)
 
@@ -168,15 +168,15 @@ def main(folder: str, number: str, *wanted: str) -> str | int:
         signal.signal(notice, signal.SIG_IGN)
     paths = AttemptPaths(Path(folder))
     printed = PrintedLog(
-        log=paths.round(int(number)).log(0),
+        log=paths.round(int(number)).rank_log(0),
         metrics=MetricsLog(paths=paths),
         round=int(number),
-        patterns=printed_patterns(wanted),
+        patterns=compile_metric_patterns(wanted),
     )
     while not select.select([sys.stdin], [], [], _INTERVAL_S)[0]:
         with suppress(OSError):
-            printed.read()
-    printed.read(ended=True)
+            printed.record_metrics_of_new_lines()
+    printed.record_metrics_of_new_lines(ended=True)
     # Not finite values are texts. Exit code 0: nothing is lost.
     bad = [f"{name} {value}" for name, value in printed.losses.items() if isinstance(value, str)]
     if bad and not printed.lost:

@@ -21,28 +21,28 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from hpckit.model import messages
-from hpckit.model.cluster.gpus_asked import cpus_of_task, gpus_asked
-from hpckit.model.counted import ranges
+from hpckit.model.cluster.gpus_asked import count_cpus_per_rank, requested_gpus_per_node
+from hpckit.model.counted import format_ranges
 from hpckit.model.failure import Cause
 from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig, NumaBinding
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import SecretVariables
 from hpckit.model.rank import RankInfo
 from hpckit.observe.gpus import read_gpu_cpus
-from hpckit.planning.jobs.cpu_binding import CpuBinding, bind_ranks
-from hpckit.planning.tracker import rank_variables_of_tracker
+from hpckit.planning.jobs.cpu_binding import CpuBinding, plan_cpu_binding
+from hpckit.planning.tracker import build_rank_tracker_env_variables
 from hpckit.record.launches import Launch
 from hpckit.record.layout import NCCL_TRACE, AttemptPaths, RoundPaths, RunPaths
 from hpckit.record.store import PRIVATE_FILE
 from hpckit.runtime.agent.nsys import RankStart
 from hpckit.runtime.channel import rank_pipe
-from hpckit.runtime.channel.listen import needed_interface
-from hpckit.runtime.channel.pace import BEAT_S, pace_s
-from hpckit.runtime.environ import TERMINAL, environment, rank_variables, task_variables
+from hpckit.runtime.channel.listen import interface_if_hostname_unreachable
+from hpckit.runtime.channel.pace import BEAT_S, message_interval_s
+from hpckit.runtime.environ import TERMINAL, copy_environment, rank_variables, srun_rank_variables
 from hpckit.runtime.fork_server.client import ForkedRank, ForkServerClient
-from hpckit.runtime.fork_server.server import rank_words
+from hpckit.runtime.fork_server.server import rank_command
 from hpckit.runtime.run_variables import run_variables
-from hpckit.runtime.threads import aside, aside_within
+from hpckit.runtime.threads import run_in_thread, run_in_thread_within
 from hpckit.values import dataclass
 
 
@@ -58,19 +58,21 @@ class RankOutlook:
     node: str
     info: RankInfo
 
-    def pace_s(self, least_s: float = BEAT_S) -> float:
+    def message_interval_s(self, least_s: float = BEAT_S) -> float:
         """Return the interval between this node's messages to the supervisor, in seconds."""
         limit_s = self.settings.runtime.node_timeout_s
-        return pace_s(self.info.world_size, limit_s, least_s=least_s)
+        return message_interval_s(self.info.world_size, limit_s, least_s=least_s)
 
-    def variables(self, environ: Mapping[str, str], order: messages.StartRound) -> dict[str, str]:
+    def build_shared_variables(
+        self, environ: Mapping[str, str], order: messages.StartRound
+    ) -> dict[str, str]:
         """Return the environment that all ranks of this node share.
 
         It may ask the network for the name of this host: call it in a thread.
         """
         index, cost = int(self.run.folder.name), order.save_cost
         return {
-            **_network(order),
+            **_build_network_interface_variables(order),
             **run_variables(self.launch, index, self.settings, self.secrets, environ),
             "TORCHELASTIC_RUN_ID": self.run.folder.name,
             "TORCHELASTIC_MAX_RESTARTS": str(self.settings.recovery.restarts.get(Cause.signal, 0)),
@@ -80,17 +82,17 @@ class RankOutlook:
             "HPCKIT_SAVE_COST": "" if cost is None else json.dumps(to_plain(cost)),
         }
 
-    def identity(self, info: RankInfo, order: messages.StartRound) -> dict[str, str]:
+    def build_identity_variables(self, info: RankInfo, order: messages.StartRound) -> dict[str, str]:
         """Return the variables that say who a rank is: torch's, in a job a task's, a tracker's."""
         given = {**self.settings.env, **self.secrets.env}
-        tracked = rank_variables_of_tracker(self.settings.tracker, info.rank, given)
+        tracked = build_rank_tracker_env_variables(self.settings.tracker, info.rank, given)
         own = rank_variables(info) | tracked
         if self.launch.cluster.kind is ClusterKind.local:
             return own
-        return own | task_variables(info, order.nodes, cpus_of_task(self.settings.resources))
+        return own | srun_rank_variables(info, order.nodes, count_cpus_per_rank(self.settings.resources))
 
 
-def _network(order: messages.StartRound) -> dict[str, str]:
+def _build_network_interface_variables(order: messages.StartRound) -> dict[str, str]:
     """Return what tells gloo, and where it has to be told NCCL, by which interface ranks meet.
 
     Else gloo listens at the address of the host's name: on one node other hosts need not reach it,
@@ -98,7 +100,7 @@ def _network(order: messages.StartRound) -> dict[str, str]:
     """
     if order.num_nodes == 1:
         return {"GLOO_SOCKET_IFNAME": "lo"}
-    name = needed_interface(order.address) if order.address else None
+    name = interface_if_hostname_unreachable(order.address) if order.address else None
     return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
 
 
@@ -114,7 +116,7 @@ _SKIP_CLEAN_UP = "3"
 leaves no dump. It is torch's default since 2.1; some images set 1."""
 
 
-def with_nccl_defaults(
+def add_nccl_defaults(
     variables: Mapping[str, str], settings: LaunchConfig, paths: RoundPaths, rank: int
 ) -> dict[str, str]:
     """Return a rank's variables with those that nobody has set; on CPUs only how much gloo keeps.
@@ -123,16 +125,16 @@ def with_nccl_defaults(
     network NCCL chose, because every rank would write thousands of lines. Who sets NCCL_DEBUG wants
     its lines where they were: then none of the three is set.
     """
-    new = _torch_version() >= _NEW_NAMES
+    new = _read_torch_version() >= _NEW_NAMES
     names = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
     old_names = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
     size, prefix = names if new else old_names
-    if settings.runtime.device is DeviceKind.cpu or not gpus_asked(settings.resources):
+    if settings.runtime.device is DeviceKind.cpu or not requested_gpus_per_node(settings.resources):
         alone = settings.resources.nodes * settings.resources.tasks_per_node == 1
         return {**({} if alone or not new else {size: str(_COLLECTIVES)}), **variables}
     defaults = {
         size: str(_COLLECTIVES),
-        prefix: str(paths.of(rank) / NCCL_TRACE),
+        prefix: str(paths.rank_folder(rank) / NCCL_TRACE),
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": _SKIP_CLEAN_UP,
     }
@@ -144,7 +146,7 @@ def with_nccl_defaults(
 
 
 @cache
-def _torch_version() -> tuple[int, ...]:
+def _read_torch_version() -> tuple[int, ...]:
     try:
         found = re.match(r"(\d+)\.(\d+)", version("torch"))
     except PackageNotFoundError:
@@ -156,30 +158,28 @@ _PATIENCE_S = 5.0
 """For a driver; ranks start without a binding if it does not answer."""
 
 
-async def rank_binding(
-    settings: LaunchConfig, environ: Mapping[str, str], ranks: int
-) -> CpuBinding:
+async def choose_rank_cpus(settings: LaunchConfig, environ: Mapping[str, str], ranks: int) -> CpuBinding:
     """Return the CPUs of each rank; free of any if the run has no GPUs or does not want it."""
     free = CpuBinding(cpus=(frozenset(),) * ranks)
-    if settings.runtime.numa_binding is NumaBinding.off or not gpus_asked(settings.resources):
+    if settings.runtime.numa_binding is NumaBinding.off or not requested_gpus_per_node(settings.resources):
         return free
-    found = await aside_within(_PATIENCE_S, lambda: read_gpu_cpus(environ), None)
-    return free if found is None else bind_ranks(found, os.sched_getaffinity(0), ranks)
+    found = await run_in_thread_within(_PATIENCE_S, lambda: read_gpu_cpus(environ), None)
+    return free if found is None else plan_cpu_binding(found, os.sched_getaffinity(0), ranks)
 
 
-def bind_process(pid: int, cpus: frozenset[int]) -> None:
+def pin_process_to_cpus(pid: int, cpus: frozenset[int]) -> None:
     """Let a process that has just started, and all that it will start, run on these CPUs only."""
     if cpus:
         with contextlib.suppress(OSError):  # it has ended, or its cgroup has lost these CPUs
             os.sched_setaffinity(pid, cpus)
 
 
-def binding_words(binding: CpuBinding, first_rank: int, node: str) -> str:
+def explain_poor_cpu_binding(binding: CpuBinding, first_rank: int, node: str) -> str:
     """Return the warning about ranks whose GPU has no, or too few, CPUs of the job next to it."""
-    ranked = ranges(first_rank + place for place in binding.far or binding.scarce)
+    ranked = format_ranges(first_rank + place for place in binding.far or binding.scarce)
     if binding.far:
         problem = f"the job has no CPU on {node} next to the GPU of rank {ranked}"
-        then = "its data takes the way through the other socket"
+        then = "its data goes through the other socket"
     elif binding.scarce:
         problem = f"the job has too few CPUs on {node} next to the GPUs of rank {ranked}"
         then = "all ranks there run on all of its CPUs"
@@ -208,9 +208,9 @@ async def start_rank(
     Returns its process and this end of its line to the agent; raises OSError.
     """
     ours, theirs = socket.socketpair()
-    terminal = environment().get(TERMINAL)
+    terminal = copy_environment().get(TERMINAL)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    file = await aside(lambda: os.open(log, flags, PRIVATE_FILE))
+    file = await run_in_thread(lambda: os.open(log, flags, PRIVATE_FILE))
     if terminal is not None:
         # The process that shows the terminal also writes the log.
         os.close(file)
@@ -220,12 +220,12 @@ async def start_rank(
     try:
         process: RankChild | None = None
         if fork_server is not None and not start.words and terminal is None:
-            process = await fork_server.start(own, file, inherited, sorted(cpus))
+            process = await fork_server.start_rank(own, file, inherited, sorted(cpus))
         if process is None:  # without a fork server, or if it needs a process of its own
             named = {name: str(number) for name, number in inherited.items()}
             process = await asyncio.create_subprocess_exec(
                 *start.words,
-                *rank_words(sys.executable),
+                *rank_command(sys.executable),
                 stdin=asyncio.subprocess.DEVNULL if terminal is None else file,
                 stdout=file,
                 stderr=file,
@@ -233,7 +233,7 @@ async def start_rank(
                 pass_fds=tuple(inherited.values()),
                 start_new_session=True,
             )
-            bind_process(process.pid, cpus)
+            pin_process_to_cpus(process.pid, cpus)
     finally:
         theirs.close()
         os.close(file)

@@ -31,9 +31,9 @@ class StepReports:
     _held: list[RankSteps] = field(default_factory=list, init=False)
     _sent_at: float = field(default=-math.inf, init=False)
 
-    def take(self, report: RankSteps, round_: int) -> None:
+    def add_report(self, report: RankSteps, round_: int) -> None:
         """Take a rank's report; what is left of an earlier round is of no use any more."""
-        if self.pauses.paused_s(report.seconds):
+        if self.pauses.count_paused_seconds(report.seconds):
             return
         if self.keep is not None:
             self.keep(report)
@@ -42,7 +42,7 @@ class StepReports:
         if report.own_s is not None and len(self._held) < _MOST_HELD:
             self._held.append(report)
 
-    def due(self, at: float, pace_s: float) -> NodeSteps | None:
+    def pop_steps_due_for_supervisor(self, at: float, pace_s: float) -> NodeSteps | None:
         """Return what to send to the supervisor now, at most every `pace_s`; None if nothing."""
         if not self._held or at - self._sent_at < max(pace_s, SEND_S):
             return None

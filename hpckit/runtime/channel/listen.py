@@ -8,7 +8,7 @@ import socket
 import struct
 from pathlib import Path
 
-from hpckit.observe.sysfs import read_small
+from hpckit.observe.sysfs import read_small_file
 
 LOOPBACK = "127.0.0.1"
 
@@ -19,12 +19,11 @@ _GLOBAL_SCOPE = "00"
 _BACKLOG = 4096
 """All agents of a job connect at once.
 
-With a full queue, each agent left out loses seconds. The kernel may allow less
-(net.core.somaxconn).
+With a full queue, each agent left out loses seconds. The kernel may allow less (net.core.somaxconn).
 """
 
 
-def listener(host: str = "", *, port: int = 0, backlog: int = _BACKLOG) -> socket.socket:
+def open_listening_socket(host: str = "", *, port: int = 0, backlog: int = _BACKLOG) -> socket.socket:
     """Return a socket that listens on this port (0: the kernel chooses), on all interfaces or one.
 
     `host` is a name or an address of this machine. Raises OSError if it is not.
@@ -41,7 +40,7 @@ def listener(host: str = "", *, port: int = 0, backlog: int = _BACKLOG) -> socke
     return socket.create_server((host, port), family=family, backlog=backlog)
 
 
-def plain_address(address: str) -> str:
+def to_plain_ipv4_address(address: str) -> str:
     """Return an address in plain IPv4 form if a dual-stack socket shows it as `::ffff:10.0.0.1`."""
     return address.removeprefix("::ffff:")
 
@@ -51,24 +50,22 @@ def is_loopback(address: str) -> bool:
     return address.startswith("127.") or address == "::1"
 
 
-def own_addresses(inet6: Path = Path("/proc/net/if_inet6")) -> tuple[str, ...]:
+def list_own_addresses(inet6: Path = Path("/proc/net/if_inet6")) -> tuple[str, ...]:
     """Return the addresses by which other hosts may reach this one.
 
     Leaves out loopback and link-local addresses.
     """
-    found = [ipaddress.ip_address(text) for text in _interfaces(inet6)]
-    return tuple(
-        str(address) for address in found if not (address.is_loopback or address.is_link_local)
-    )
+    found = [ipaddress.ip_address(text) for text in _list_interfaces_by_address(inet6)]
+    return tuple(str(address) for address in found if not (address.is_loopback or address.is_link_local))
 
 
-def needed_interface(address: str) -> str | None:
+def interface_if_hostname_unreachable(address: str) -> str | None:
     """Return the interface of an address, if the name of this host does not lead other hosts here.
 
-    A library that listens at the host's name would be reached by none then: the name stands for a
+    Other hosts could not reach a library that listens at the host's name: the name stands for a
     loopback address (Debian writes 127.0.1.1 into /etc/hosts), or for no address of this host.
     """
-    interfaces = _interfaces()
+    interfaces = _list_interfaces_by_address()
     try:
         named = [str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)]
     except OSError:
@@ -77,11 +74,11 @@ def needed_interface(address: str) -> str | None:
     return interfaces.get(address) if is_loopback(heard) else None
 
 
-def _interfaces(inet6: Path = Path("/proc/net/if_inet6")) -> dict[str, str]:
-    return {**_ipv4(), **_ipv6(inet6)}
+def _list_interfaces_by_address(inet6: Path = Path("/proc/net/if_inet6")) -> dict[str, str]:
+    return {**_list_ipv4_interfaces(), **_list_ipv6_interfaces(inet6)}
 
 
-def _ipv4() -> dict[str, str]:
+def _list_ipv4_interfaces() -> dict[str, str]:
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
@@ -93,9 +90,9 @@ def _ipv4() -> dict[str, str]:
     return found
 
 
-def _ipv6(table: Path) -> dict[str, str]:
+def _list_ipv6_interfaces(table: Path) -> dict[str, str]:
     """Return those of global scope. Columns: address, index, length, scope, flags, interface."""
-    lines = [line.split() for line in (read_small(table) or "").splitlines()]
+    lines = [line.split() for line in (read_small_file(table) or "").splitlines()]
     return {
         socket.inet_ntop(socket.AF_INET6, bytes.fromhex(words[0])): words[-1]
         for words in lines

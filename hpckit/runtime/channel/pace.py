@@ -24,7 +24,7 @@ _TOGETHER = 8
 """If this many nodes fall silent at once, the cause is something that they share."""
 
 
-def pace_s(nodes: int, node_timeout_s: float, *, least_s: float = BEAT_S) -> float:
+def message_interval_s(nodes: int, node_timeout_s: float, *, least_s: float = BEAT_S) -> float:
     """Return the interval between the messages of each of `nodes` nodes, in seconds.
 
     It grows with the number of nodes, but stays short enough that a node timeout never passes
@@ -33,11 +33,10 @@ def pace_s(nodes: int, node_timeout_s: float, *, least_s: float = BEAT_S) -> flo
     return max(least_s, min(nodes / _HEARD_PER_S, node_timeout_s / _BEATS))
 
 
-def is_held_up(quiet_s: list[float], node_timeout_s: float) -> bool:
+def are_many_nodes_delayed(quiet_s: list[float], node_timeout_s: float) -> bool:
     """Return whether the quiet nodes are held up rather than lost, provided their kernels live.
 
-    True if many are quiet for more than half a node timeout. A single node may be lost or stopped
-    by itself. Many at once are short of time, as on an overloaded machine, or wait for the same
-    file system.
+    True if many are quiet for more than half a node timeout. A single node may be lost or stopped by itself.
+    Many at once are short of time, as on an overloaded machine, or wait for the same file system.
     """
     return sum(quiet > node_timeout_s / 2 for quiet in quiet_s) >= _TOGETHER

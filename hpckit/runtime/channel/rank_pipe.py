@@ -1,9 +1,8 @@
 """The rank's end of its private line to the agent: an inherited socket pair and a board.
 
-Sends and awaits messages from synchronous code. Neither has a name or a port: only the rank and its
-agent hold them, so they need no secret. The board holds the number of the rank's current step and
-its last exit statement. It stays exact even if the rank can send no more, or if no process reads
-the line.
+Sends and awaits messages from synchronous code. Neither has a name or a port: only the rank and its agent
+hold them, so they need no secret. The board holds the number of the rank's current step and its last exit
+statement. It stays exact even if the rank can send no more, or if no process reads the line.
 """
 
 from __future__ import annotations
@@ -55,23 +54,23 @@ class AgentLink:
         with self._lock, contextlib.suppress(OSError):
             self.connection.sendall(encode_message(message) + b"\n")
 
-    def note_step(self, step: int) -> None:
+    def publish_step_to_agent(self, step: int) -> None:
         """Write to the board that this step begins: one system call, so every step can be noted."""
         if self.board is not None:
             os.pwrite(self.board, _STEP.pack(step + 1), 0)
 
-    def note_farewell(self, farewell: ExitStatement) -> None:
+    def note_exit_statement(self, farewell: ExitStatement) -> None:
         """Write this rank's exit statement to the board; the latest one counts."""
         if self.board is not None:
             text = json.dumps(to_plain(farewell)).encode()
             os.pwrite(self.board, text.ljust(_FAREWELL_BYTES), _FAREWELL_AT)
 
-    def wait_for(self, kind: type[M], timeout: timedelta) -> M:
+    def wait_for_message(self, kind: type[M], timeout: timedelta) -> M:
         """Return the next message of this kind; raises RendezvousError at the timeout."""
         self.connection.settimeout(timeout.total_seconds())
         try:
             while True:
-                message = decode_message(self._line())
+                message = decode_message(self._receive_line())
                 if isinstance(message, kind):
                     return message
         except TimeoutError:
@@ -93,7 +92,7 @@ class AgentLink:
         self._rest = rest
         return decode_message(line)
 
-    def _line(self) -> bytes:
+    def _receive_line(self) -> bytes:
         while b"\n" not in self._rest:
             data = self.connection.recv(65536)
             if not data:
@@ -103,7 +102,7 @@ class AgentLink:
         return line
 
 
-def open_link(environ: Mapping[str, str]) -> AgentLink | None:
+def open_agent_link(environ: Mapping[str, str]) -> AgentLink | None:
     """Open the inherited line; None if this process was not started by an agent."""
     number = environ.get(VARIABLE, "")
     if not number.isdecimal():
@@ -115,10 +114,10 @@ def open_link(environ: Mapping[str, str]) -> AgentLink | None:
         # line.
         return None
     connection.set_inheritable(False)
-    return AgentLink(connection, _open_board(environ))
+    return AgentLink(connection, _open_shared_step_file(environ))
 
 
-def _open_board(environ: Mapping[str, str]) -> int | None:
+def _open_shared_step_file(environ: Mapping[str, str]) -> int | None:
     number = environ.get(BOARD_VARIABLE, "")
     if not number.isdecimal():
         return None
@@ -129,19 +128,19 @@ def _open_board(environ: Mapping[str, str]) -> int | None:
     return int(number)
 
 
-def make_board() -> int:
+def make_shared_step_file() -> int:
     """Return a new board, an in-memory file without a name; the caller closes it."""
     return os.memfd_create("hpckit-step")
 
 
-def read_board(board: int) -> int | None:
+def read_shared_step(board: int) -> int | None:
     """Return the step last noted on a board; None before the first."""
     data = os.pread(board, _STEP.size, 0)
     begun = _STEP.unpack(data)[0] - 1 if len(data) == _STEP.size else -1
     return None if begun < 0 else begun
 
 
-def read_farewell(board: int) -> ExitStatement | None:
+def read_exit_statement(board: int) -> ExitStatement | None:
     """Return a rank's last exit statement; None if there is none."""
     try:
         text = os.pread(board, _FAREWELL_BYTES, _FAREWELL_AT)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from hpckit.errors import ChannelError
 from hpckit.model.messages import Message, decode_message, encode_message
-from hpckit.runtime.channel.listen import plain_address
+from hpckit.runtime.channel.listen import to_plain_ipv4_address
 from hpckit.values import dataclass, field
 
 LINE_LIMIT = 1 << 20
@@ -33,7 +33,7 @@ def new_secret() -> str:
     return secrets.token_hex(32)
 
 
-def _mac(key: bytes, *parts: bytes) -> bytes:
+def _compute_mac(key: bytes, *parts: bytes) -> bytes:
     return hmac.digest(key, b"\0".join(parts), "sha256").hex().encode()
 
 
@@ -56,24 +56,23 @@ class Channel:
 
     async def send(self, message: Message) -> None:
         """Send one message; raises ConnectionError if the other side is gone."""
-        self.post(message)
+        self.send_without_waiting(message)
         await self.writer.drain()
 
-    def post(self, message: Message) -> None:
+    def send_without_waiting(self, message: Message) -> None:
         """Send one small message without waiting until the other side takes it."""
-        self.post_body(encode_message(message))
+        self.send_encoded_without_waiting(encode_message(message))
 
-    def post_body(self, body: bytes) -> None:
+    def send_encoded_without_waiting(self, body: bytes) -> None:
         """Post a message that is already encoded, because many peers get the same one."""
-        mac = _mac(self.key, self.sends_as, b"%d" % self._sent, body)
+        mac = _compute_mac(self.key, self.sends_as, b"%d" % self._sent, body)
         self._sent += 1
         self.writer.write(mac + b" " + body + b"\n")
 
     async def receive(self) -> Message | None:
         """Return the next message, None at the end; raises ChannelError for a forged line.
 
-        None stands for any end of the connection: a dead host behind a router is `No route to
-        host`.
+        None stands for any end of the connection: a dead host behind a router is `No route to host`.
         """
         try:
             line = await self.reader.readline()
@@ -82,22 +81,22 @@ class Channel:
         if not line.endswith(b"\n"):
             return None
         mac, _, body = line[:-1].partition(b" ")
-        wanted = _mac(self.key, self.hears_as, b"%d" % self._heard, body)
+        wanted = _compute_mac(self.key, self.hears_as, b"%d" % self._heard, body)
         if not hmac.compare_digest(mac, wanted):
             raise ChannelError(f"a line from {self.peer} is not signed by this attempt's secret")
         self._heard += 1
         return decode_message(body)
 
-    def unread(self) -> bool:
+    def has_unread_data(self) -> bool:
         """Return whether the other side has sent something that this process has not read yet."""
-        return any(self._waiting(termios.FIONREAD) or ())
+        return any(self._query_kernel_buffer_size(termios.FIONREAD) or ())
 
-    def acknowledged(self) -> bool:
+    def is_all_acknowledged(self) -> bool:
         """Return whether the other side's kernel has received all that this side has sent."""
-        under_way = self._waiting(termios.TIOCOUTQ)
+        under_way = self._query_kernel_buffer_size(termios.TIOCOUTQ)
         return under_way is not None and not any(under_way)
 
-    def _waiting(self, request: int) -> bytes | None:
+    def _query_kernel_buffer_size(self, request: int) -> bytes | None:
         """Return how much the kernel holds of what came, or of what was sent; None if closed."""
         connection = self.writer.get_extra_info("socket")
         try:
@@ -116,33 +115,33 @@ class Channel:
             await self.writer.wait_closed()
 
 
-async def accept(
+async def authenticate_caller(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: str
 ) -> Channel:
     """Authenticate a caller; raises ChannelError if it does not know the secret."""
     key, ours = bytes.fromhex(secret), secrets.token_hex(16).encode()
     writer.write(ours + b"\n")
-    theirs, _, proof = (await _line(reader)).partition(b" ")
-    if not hmac.compare_digest(proof, _mac(key, b"agent", ours, theirs)):
-        raise ChannelError(f"a caller from {_peer(writer)} does not know this attempt's secret")
-    writer.write(_mac(key, b"supervisor", theirs, ours) + b"\n")
+    theirs, _, proof = (await _read_handshake_line(reader)).partition(b" ")
+    if not hmac.compare_digest(proof, _compute_mac(key, b"agent", ours, theirs)):
+        raise ChannelError(f"a caller from {_peer_address(writer)} does not know this attempt's secret")
+    writer.write(_compute_mac(key, b"supervisor", theirs, ours) + b"\n")
     await writer.drain()
-    return _channel(reader, writer, _mac(key, b"session", ours, theirs), server=True)
+    return _build_channel(reader, writer, _compute_mac(key, b"session", ours, theirs), server=True)
 
 
-async def connect(host: str, port: int, secret: str) -> Channel:
+async def connect_to_supervisor(host: str, port: int, secret: str) -> Channel:
     """Connect to the supervisor and authenticate both sides; raises OSError or ChannelError."""
     async with asyncio.timeout(HANDSHAKE_S):
         reader, writer = await asyncio.open_connection(host, port, limit=LINE_LIMIT)
     try:
-        key = await _prove(reader, writer, bytes.fromhex(secret))
+        key = await _authenticate_to_supervisor(reader, writer, bytes.fromhex(secret))
     except BaseException:
         writer.close()
         raise
-    return _channel(reader, writer, key, server=False)
+    return _build_channel(reader, writer, key, server=False)
 
 
-async def connect_any(hosts: Sequence[str], port: int, secret: str) -> Channel:
+async def connect_to_any_address(hosts: Sequence[str], port: int, secret: str) -> Channel:
     """Connect to the supervisor by one of these names and addresses, the best first.
 
     Each is tried when the one before has failed, or has not answered for a while: a name that does
@@ -153,7 +152,7 @@ async def connect_any(hosts: Sequence[str], port: int, secret: str) -> Channel:
         while left or calls:
             if left:
                 host = left.pop(0)
-                calls[asyncio.create_task(connect(host, port, secret))] = host
+                calls[asyncio.create_task(connect_to_supervisor(host, port, secret))] = host
             limit_s = _NEXT_HOST_S if left else None
             await asyncio.wait(calls, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
             for call in [call for call in calls if call.done()]:
@@ -169,17 +168,21 @@ async def connect_any(hosts: Sequence[str], port: int, secret: str) -> Channel:
     raise ChannelError("; ".join(problems))
 
 
-async def _prove(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes) -> bytes:
+async def _authenticate_to_supervisor(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes
+) -> bytes:
     """Do the caller's half of the handshake and return the session key."""
     ours = secrets.token_hex(16).encode()
-    theirs = await _line(reader)
-    writer.write(ours + b" " + _mac(key, b"agent", theirs, ours) + b"\n")
-    if not hmac.compare_digest(await _line(reader), _mac(key, b"supervisor", ours, theirs)):
-        raise ChannelError(f"{_peer(writer)} does not know this attempt's secret")
-    return _mac(key, b"session", theirs, ours)
+    theirs = await _read_handshake_line(reader)
+    writer.write(ours + b" " + _compute_mac(key, b"agent", theirs, ours) + b"\n")
+    if not hmac.compare_digest(
+        await _read_handshake_line(reader), _compute_mac(key, b"supervisor", ours, theirs)
+    ):
+        raise ChannelError(f"{_peer_address(writer)} does not know this attempt's secret")
+    return _compute_mac(key, b"session", theirs, ours)
 
 
-async def _line(reader: asyncio.StreamReader) -> bytes:
+async def _read_handshake_line(reader: asyncio.StreamReader) -> bytes:
     try:
         async with asyncio.timeout(HANDSHAKE_S):
             line = await reader.readline()
@@ -190,10 +193,10 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
     return line[:-1]
 
 
-def _channel(
+def _build_channel(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, *, server: bool
 ) -> Channel:
-    _keep_alive(writer.get_extra_info("socket"))
+    _enable_keep_alive(writer.get_extra_info("socket"))
     sides = (b"supervisor", b"agent") if server else (b"agent", b"supervisor")
     return Channel(
         reader=reader,
@@ -201,21 +204,21 @@ def _channel(
         key=key,
         sends_as=sides[0],
         hears_as=sides[1],
-        peer=_peer(writer),
-        here=_address(writer, "sockname"),
+        peer=_peer_address(writer),
+        here=_socket_address(writer, "sockname"),
     )
 
 
-def _peer(writer: asyncio.StreamWriter) -> str:
-    return _address(writer, "peername")
+def _peer_address(writer: asyncio.StreamWriter) -> str:
+    return _socket_address(writer, "peername")
 
 
-def _address(writer: asyncio.StreamWriter, side: str) -> str:
+def _socket_address(writer: asyncio.StreamWriter, side: str) -> str:
     address = writer.get_extra_info(side)
-    return plain_address(str(address[0])) if address else "an unknown address"
+    return to_plain_ipv4_address(str(address[0])) if address else "an unknown address"
 
 
-def _keep_alive(connection: socket.socket) -> None:
+def _enable_keep_alive(connection: socket.socket) -> None:
     """Let the kernel notice a vanished peer within about half a minute."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
@@ -225,6 +228,6 @@ def _keep_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000)
 
 
-def address_record(hosts: list[str], port: int) -> str:
+def format_supervisor_address(hosts: list[str], port: int) -> str:
     """Return what the supervisor publishes: names and addresses to try in order, and a port."""
     return json.dumps({"hosts": hosts, "port": port}) + "\n"

@@ -76,9 +76,9 @@ class Checkpointer:
         self._group = Group(settings.timeout)
         layout = settings.layout or Layout(replicate=self._group.size)
         if layout.world_size != self._group.size:
-            raise ValueError(f"the layout {layout} has other than {self._group.size} ranks")
+            raise ValueError(f"the layout {layout} does not have {self._group.size} ranks")
         checkpoint_folder = CheckpointFolder(folder, shared)
-        entries = checkpoint_folder.entries() if self._group.rank == 0 else []
+        entries = checkpoint_folder.list_entries() if self._group.rank == 0 else []
         self._capturer = StateCapturer(self._group, layout)
         self._saver = Saver(
             checkpoint_folder=checkpoint_folder,
@@ -118,17 +118,16 @@ class Checkpointer:
     ) -> LoadedCheckpoint | None:
         """Load the newest checkpoint that can be loaded into the objects, and the generators.
 
-        Collective. On rank 0, `on_attempt` is called before each load with the checkpoint's name
-        and the number of remaining checkpoints that no run has died of. Returns None if nothing was
-        ever committed. Raises StateError if the objects are not those that were saved,
-        NoCheckpointError if every committed checkpoint is damaged or refused by an object, and what
-        a background save raised.
+        Collective. On rank 0, `on_attempt` is called before each load with the checkpoint's name and the
+        number of remaining checkpoints that no run has died of. Returns None if nothing was ever committed.
+        Raises StateError if the objects are not those that were saved, NoCheckpointError if every committed
+        checkpoint is damaged or refused by an object, and what a background save raised.
         """
-        self.wait()
-        self._restored = self._loader.load(objects, self._capturer.tied, on_attempt)
+        self.wait_for_save()
+        self._restored = self._loader.load_newest(objects, self._capturer.tied, on_attempt)
         return self._restored
 
-    def begin(self, objects: Mapping[str, Any], weights: InitialWeights) -> LoadedWeights:
+    def load_initial_weights(self, objects: Mapping[str, Any], weights: InitialWeights) -> LoadedWeights:
         """Load a file of weights into the models among the objects, as `load_weights` says."""
         return load_weights(weights, objects, self._capturer.tied, self._group)
 
@@ -154,76 +153,74 @@ class Checkpointer:
         UnsavedStateError when the patience is over.
         """
         begun = time.monotonic()
-        before = self.wait()
+        before = self.wait_for_save()
         done = Fraction(step) if batches is None else batches
         position = Position(step=step, samples=samples, batches=done)
-        taken = self._capturer.capture(objects, position)
-        self._compare_copies(objects)
+        taken = self._capturer.capture_own_share(objects, position)
+        self._compare_model_copies(objects)
         if wait:
             outcome = self._saver.save(taken, patience)
-            return self._told(outcome, timedelta(seconds=time.monotonic() - begun))
-        self._flight = self._begin(self._stager.copy(taken))
+            return self._add_stall_and_warning(outcome, timedelta(seconds=time.monotonic() - begun))
+        self._flight = self._save_in_background(self._stager.copy_to_cpu(taken))
         self._stall = timedelta(seconds=time.monotonic() - begun)
         return before
 
-    def poll(self) -> SaveOutcome | None:
+    def poll_background_save(self) -> SaveOutcome | None:
         """Return the outcome of the background save once there is one; raises what it raised.
 
         Not collective: ranks may get an outcome at different steps.
         """
         if self._flight is None or not self._flight.done():
             return None
-        return self.wait()
+        return self.wait_for_save()
 
-    def wait(self) -> SaveOutcome | None:
+    def wait_for_save(self) -> SaveOutcome | None:
         """Wait for the background save; return its outcome, or raise what it raised."""
         flight, self._flight = self._flight, None
         if flight is None:
             return None
-        return self._told(flight.result(), self._stall)
+        return self._add_stall_and_warning(flight.result(), self._stall)
 
-    def _compare_copies(self, objects: Mapping[str, Any]) -> None:
-        """Look in the first saves whether ranks have one model; before a step they always do."""
+    def _compare_model_copies(self, objects: Mapping[str, Any]) -> None:
         if not self._comparisons:
             return
         self._comparisons -= 1
-        digests = self._group.each(lambda: model_state.digest_copies(objects))
-        self._unlike = model_state.unlike_copies([digest.value or {} for digest in digests])
+        digests = self._group.call_on_every_rank(lambda: model_state.digest_model_copies(objects))
+        self._unlike = model_state.explain_differing_model_copies([digest.value or {} for digest in digests])
         if self._unlike:
             self._comparisons = 0
 
-    def _told(self, outcome: SaveOutcome, stall: timedelta) -> SaveOutcome:
-        """Return an outcome with what else a user has to know of it, once."""
+    def _add_stall_and_warning(self, outcome: SaveOutcome, stall: timedelta) -> SaveOutcome:
         words, self._unlike = filter(None, (outcome.warning, self._unlike)), ""
         return replace(outcome, stall=stall, warning="; ".join(words))
 
     @property
-    def saving(self) -> bool:
+    def is_saving(self) -> bool:
         """Whether a background save is still in flight."""
         return self._flight is not None and not self._flight.done()
 
-    def prove(self) -> None:
+    def record_progress(self) -> None:
         """Record that training continued from the restored checkpoint; later calls do nothing."""
-        self._settle(CheckpointFate.proved)
+        self._record_fate_of_restored(CheckpointFate.proved)
 
-    def excuse(self) -> None:
+    def record_orderly_leave(self) -> None:
         """Record that the run left in order, unless the restored checkpoint was proved before."""
-        self._settle(CheckpointFate.left)
+        self._record_fate_of_restored(CheckpointFate.left)
 
-    def _settle(self, fate: CheckpointFate) -> None:
+    def _record_fate_of_restored(self, fate: CheckpointFate) -> None:
         if self._restored is not None:
-            self._loader.record(fate, self._restored.folder.name)
+            self._loader.record_fate(fate, self._restored.folder.name)
         self._restored = None
 
     def close(self) -> SaveOutcome | None:
         """Wait for the background save and release everything; raises what the save raised."""
         try:
-            return self.wait()
+            return self.wait_for_save()
         finally:
-            self._stager.close()
+            self._stager.release_buffers()
             self._group.close()
 
-    def _begin(self, taken: StateCapture) -> Future[SaveOutcome]:
+    def _save_in_background(self, taken: StateCapture) -> Future[SaveOutcome]:
         future: Future[SaveOutcome] = Future()
 
         def save() -> None:
@@ -248,17 +245,17 @@ class Stager:
         self._stager: Any = None
         self._buffers: dict[tuple[str, int], torch.Tensor] = {}
 
-    def copy(self, taken: StateCapture) -> StateCapture:
+    def copy_to_cpu(self, taken: StateCapture) -> StateCapture:
         """Return the same capture with copies that later changes of the originals do not affect."""
         if self._stager is None:
-            self._stager = _make()
-        pieces = tuple(replace(piece, tensor=self._copy_rows(piece)) for piece in taken.pieces)
-        tensors = self._copy_all(dict(taken.tensors))
+            self._stager = _make_torch_stager()
+        pieces = tuple(replace(piece, tensor=self._copy_tensor_piece(piece)) for piece in taken.pieces)
+        tensors = self._copy_whole_tensors(dict(taken.tensors))
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         return replace(taken, tensors=tensors, pieces=pieces)
 
-    def _copy_all(self, tensors: dict[str, Any]) -> dict[str, Any]:
+    def _copy_whole_tensors(self, tensors: dict[str, Any]) -> dict[str, Any]:
         """Copy whole tensors by torch's stager.
 
         In torch 2.11 and 2.12 it closes itself after its first copy, and the next one is a KeyError
@@ -267,11 +264,10 @@ class Stager:
         try:
             return dict(self._stager.stage(tensors))
         except KeyError:
-            self._stager = _make()
+            self._stager = _make_torch_stager()
             return dict(self._stager.stage(tensors))
 
-    def _copy_rows(self, piece: TensorPiece) -> torch.Tensor:
-        """Copy a piece into its own buffer: torch's stager would copy the whole tensor."""
+    def _copy_tensor_piece(self, piece: TensorPiece) -> torch.Tensor:
         rows, at = piece.tensor, (piece.key, piece.start)
         buffer = self._buffers.get(at)
         if buffer is None or buffer.shape != rows.shape or buffer.dtype != rows.dtype:
@@ -279,7 +275,7 @@ class Stager:
             self._buffers[at] = buffer
         return buffer.copy_(rows, non_blocking=rows.is_cuda)
 
-    def close(self) -> None:
+    def release_buffers(self) -> None:
         """Release the buffers."""
         if self._stager is not None:
             self._stager.close()
@@ -287,12 +283,9 @@ class Stager:
         self._buffers.clear()
 
 
-def _make() -> Any:
+def _make_torch_stager() -> Any:
     cuda = torch.cuda.is_available()
     options = staging.StagingOptions(
-        use_pinned_memory=cuda,
-        use_shared_memory=False,
-        use_async_staging=False,
-        use_non_blocking_copy=cuda,
+        use_pinned_memory=cuda, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=cuda
     )
     return staging.DefaultStager(options)

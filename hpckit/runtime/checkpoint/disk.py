@@ -32,7 +32,7 @@ GATHERED = 1 << 20
 class SummedFile(io.RawIOBase):
     """A new file, accessible to the user only, that is only appended to.
 
-    `close` ends the writing and lets the disk finish; `settle` waits until it has.
+    `close` ends the writing and lets the disk finish; `wait_until_on_disk` waits for it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,10 +60,10 @@ class SummedFile(io.RawIOBase):
         """Append all of the data; raises OSError, also for an earlier flush that failed."""
         with memoryview(data).cast("B") as view:
             for start in range(0, len(view), CHUNK):
-                self._append(view[start : start + CHUNK])
+                self._append_chunk(view[start : start + CHUNK])
             return len(view)
 
-    def _append(self, chunk: memoryview) -> None:
+    def _append_chunk(self, chunk: memoryview) -> None:
         self._crc32 = zlib.crc32(chunk, self._crc32)
         written = 0
         while written < len(chunk):
@@ -71,11 +71,11 @@ class SummedFile(io.RawIOBase):
         self._size += written
         self._pending += written
         if self._pending >= CHUNK and all(flush.done() for flush in self._flushes):
-            self._await_flushes()
+            self._wait_for_flushes()
             self._flushes.append(self._flusher.submit(os.fdatasync, self._file.fileno()))
             self._pending = 0
 
-    def _await_flushes(self) -> None:
+    def _wait_for_flushes(self) -> None:
         """Raise what a flush raised: the system reports it once, a later flush would succeed."""
         while self._flushes:
             self._flushes.pop().result()
@@ -86,17 +86,15 @@ class SummedFile(io.RawIOBase):
             self._flushes.append(self._flusher.submit(os.fsync, self._file.fileno()))
         super().close()
 
-    def settle(self) -> FileSum:
+    def wait_until_on_disk(self) -> FileSum:
         """Wait until all is on disk; return size and CRC-32; raises OSError, CheckpointError."""
-        self._await_flushes()
+        self._wait_for_flushes()
         size = os.fstat(self._file.fileno()).st_size
         if size != self._size:
-            raise CheckpointError(
-                f"{self._path.name} has {size} bytes; {self._size} were written to it"
-            )
+            raise CheckpointError(f"{self._path.name} has {size} bytes; {self._size} were written to it")
         return FileSum(size=self._size, crc32=self._crc32)
 
-    def release(self) -> None:
+    def close_handle(self) -> None:
         """Close the handle once the disk has finished."""
         self._flusher.shutdown()
         self._file.close()
@@ -115,12 +113,12 @@ class SummingFileSystem(FileSystem):
     def __exit__(self, *_: object) -> None:
         for file in self._files.values():
             file.close()
-            file.release()
+            file.close_handle()
         self._files.clear()
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
-        """Open a file; a written file is on disk only after `rename` or `settle`."""
+        """Open a file; a written file is on disk only after `rename` or `wait_until_on_disk`."""
         if mode != "wb":
             with super().create_stream(path, mode) as stream:
                 yield stream
@@ -133,9 +131,9 @@ class SummingFileSystem(FileSystem):
         """Give a file its name, after its content is on disk."""
         file = self._files.pop(Path(path).name)
         self._files[Path(new_path).name] = file
-        file.settle()
+        file.wait_until_on_disk()
         super().rename(path, new_path)
 
-    def settle(self) -> dict[str, FileSum]:
+    def wait_until_on_disk(self) -> dict[str, FileSum]:
         """Wait until all files are on disk; return their sums by name."""
-        return {name: file.settle() for name, file in self._files.items()}
+        return {name: file.wait_until_on_disk() for name, file in self._files.items()}

@@ -53,14 +53,14 @@ class StateEncoder:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     _keys: dict[int, tuple[torch.Tensor, str]] = field(default_factory=dict)
 
-    def put(self, path: str, tensor: torch.Tensor) -> str:
+    def add_tensor(self, path: str, tensor: torch.Tensor) -> str:
         """Collect a tensor; return its key: the path, unless that is taken.
 
         Raises StateError if it has no exact form.
         """
         if id(tensor) in self._keys:
             return self._keys[id(tensor)][1]
-        _check_tensor(path, tensor)
+        _refuse_unsavable_tensor(path, tensor)
         while path in self.tensors:
             path += "'"
         self.tensors[path] = tensor.detach()
@@ -71,53 +71,53 @@ class StateEncoder:
         """Return a value as JSON; raises StateError if it has no exact form."""
         kind = type(value)
         if value is None or kind in {bool, int, float, str}:
-            return _checked_int(path, value) if kind is int else value
+            return _refuse_huge_int(path, value) if kind is int else value
         if kind is list:
             return [self.encode(f"{path}/{i}", one) for i, one in enumerate(value)]
         if isinstance(value, dict):
-            return self._mapping(path, value)
+            return self._encode_mapping(path, value)
         if kind.__name__ in _SEQUENCES and kind in {tuple, set, frozenset}:
             return {kind.__name__: self.encode(path, list(value))}
         if kind is torch.Size:
             return {"size": list(value)}
-        return self._special(path, value)
+        return self._encode_leaf(path, value)
 
-    def _mapping(self, path: str, value: dict[Any, Any]) -> Any:
+    def _encode_mapping(self, path: str, value: dict[Any, Any]) -> Any:
         kind = _KINDS.get(type(value))
         if kind is not None:
-            return {kind: self._pairs(path, value)}
+            return {kind: self._encode_pairs(path, value)}
         if type(value) is defaultdict and value.default_factory in _FACTORY_NAMES:
             factory = _FACTORY_NAMES[value.default_factory]
-            return {"defaults": [factory, self._pairs(path, value)]}
-        raise _refused(path, value)
+            return {"defaults": [factory, self._encode_pairs(path, value)]}
+        raise _unsupported_type_error(path, value)
 
-    def _pairs(self, path: str, value: dict[Any, Any]) -> list[Any]:
+    def _encode_pairs(self, path: str, value: dict[Any, Any]) -> list[Any]:
         return [
             [self.encode(f"{path}/{key}", key), self.encode(f"{path}/{key}", one)]
             for key, one in value.items()
         ]
 
-    def _special(self, path: str, value: Any) -> Any:
+    def _encode_leaf(self, path: str, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return self._tensor(path, value)
-        if isinstance(value, np.generic) and _is_exact(value.dtype):
+            return self._encode_tensor(path, value)
+        if isinstance(value, np.generic) and _has_exact_dtype_name(value.dtype):
             return {"scalar": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
-        if type(value) is np.ndarray and _is_exact(value.dtype):
+        if type(value) is np.ndarray and _has_exact_dtype_name(value.dtype):
             flat = torch.frombuffer(bytearray(value.tobytes() or b"\0"), dtype=torch.uint8)
             axes = sorted(range(value.ndim), key=lambda axis: -value.strides[axis])
             if not value.transpose(axes).flags.c_contiguous:
                 axes = list(range(value.ndim))
-            return {"array": [self.put(path, flat), value.dtype.str, list(value.shape), axes]}
+            return {"array": [self.add_tensor(path, flat), value.dtype.str, list(value.shape), axes]}
         if type(value) is bytes:
             return {"bytes": base64.b64encode(value).decode()}
         if type(value) is complex:
             return {"complex": [value.real, value.imag]}
         if isinstance(value, torch.dtype | torch.device):
             return {type(value).__name__: str(value).removeprefix("torch.")}
-        raise _refused(path, value)
+        raise _unsupported_type_error(path, value)
 
-    def _tensor(self, path: str, value: torch.Tensor) -> Any:
-        key = self.put(path, value)
+    def _encode_tensor(self, path: str, value: torch.Tensor) -> Any:
+        key = self.add_tensor(path, value)
         if isinstance(value, DTensor) and self.place is not None:
             return {"sharded": [key, self.place(path, value)]}
         if isinstance(value, DTensor) or value.is_contiguous():
@@ -126,22 +126,21 @@ class StateEncoder:
         return {"strided": [key, list(torch.empty_like(value, device="meta").stride())]}
 
 
-def _is_exact(dtype: np.dtype[Any]) -> bool:
+def _has_exact_dtype_name(dtype: np.dtype[Any]) -> bool:
     """Return whether a type of numpy is all in its name; that of a structure has no fields."""
     return not dtype.hasobject and np.dtype(dtype.str) == dtype
 
 
-def _checked_int(path: str, value: int) -> int:
+def _refuse_huge_int(path: str, value: int) -> int:
     if value.bit_length() > _MOST_BITS:
         raise StateError(
-            f"the state at {path} is a whole number of {value.bit_length()} bits; allowed are "
-            f"{_MOST_BITS}",
+            f"the state at {path} is a whole number of {value.bit_length()} bits; allowed are {_MOST_BITS}",
             hint="turn it into bytes in state_dict, and back in load_state_dict",
         )
     return value
 
 
-def _check_tensor(path: str, tensor: torch.Tensor) -> None:
+def _refuse_unsavable_tensor(path: str, tensor: torch.Tensor) -> None:
     kinds = {
         "a quantized tensor": tensor.is_quantized,
         "a tensor on the meta device, which has no values": tensor.is_meta,
@@ -156,18 +155,18 @@ def _check_tensor(path: str, tensor: torch.Tensor) -> None:
         )
 
 
-def _kind_of(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     if isinstance(value, np.ndarray | np.generic):
         return f"a {type(value).__module__}.{type(value).__qualname__} of {value.dtype}"
     name = f"a {type(value).__module__}.{type(value).__qualname__}"
     return f"{name} of {value.default_factory!r}" if isinstance(value, defaultdict) else name
 
 
-def _refused(path: str, value: Any) -> StateError:
+def _unsupported_type_error(path: str, value: Any) -> StateError:
     return StateError(
-        f"the state at {path} is {_kind_of(value)}; allowed are numbers, strings, bytes, None, "
-        "lists, tuples, sets, dictionaries (also OrderedDict, Counter, and defaultdict of a "
-        "built-in type), tensors and numpy arrays, not what is derived from them",
+        f"the state at {path} is {_describe_type(value)}; allowed are numbers, strings, bytes, "
+        "None, lists, tuples, sets, dictionaries (also OrderedDict, Counter, and defaultdict of a "
+        "built-in type), tensors and numpy arrays, but no subclasses of these",
         hint="turn it into one of these in state_dict, and back in load_state_dict",
     )
 
@@ -179,56 +178,55 @@ def encode_state(path: str, value: Any) -> dict[str, torch.Tensor]:
     """
     encoder = StateEncoder()
     skeleton = encoder.encode(path, value)
-    return {path + SKELETON: pack_skeleton(skeleton)} | encoder.tensors
+    return {path + SKELETON: json_to_byte_tensor(skeleton)} | encoder.tensors
 
 
-def pack_skeleton(skeleton: Any) -> torch.Tensor:
+def json_to_byte_tensor(skeleton: Any) -> torch.Tensor:
     """Return JSON as a tensor of bytes."""
     text = json.dumps(skeleton, separators=(",", ":"))
     return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
 
 
-def unpack_skeleton(packed: torch.Tensor) -> Any:
+def json_from_byte_tensor(packed: torch.Tensor) -> Any:
     """Return the JSON in a tensor of bytes."""
     return json.loads(packed.numpy().tobytes())
 
 
-def encoded_items(skeleton: Any) -> dict[Any, Any]:
+def encoded_dict_items(skeleton: Any) -> dict[Any, Any]:
     """Return the encoded values of an encoded dictionary, by its keys, which are plain values.
 
-    Example: `encoded_items(StateEncoder().encode("x", {"a": (1, 2)}))` is `{"a": {"tuple": [1,
+    Example: `encoded_dict_items(StateEncoder().encode("x", {"a": (1, 2)}))` is `{"a": {"tuple": [1,
     2]}}`.
     """
     ((_, pairs),) = skeleton.items()
     return dict(pairs)
 
 
-def encoded_keys(value: Any) -> Iterator[str]:
+def find_tensor_keys(value: Any) -> Iterator[str]:
     """Yield the keys of the tensors and arrays in an encoded value."""
-    for kind, content in _keyed(value):
+    for kind, content in _find_encoded_tensors(value):
         yield content if kind == "tensor" else content[0]
 
 
-def encoded_tensors(value: Any) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
+def find_tensor_placements(value: Any) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
     """Yield the keys of the tensors in an encoded value, each with what `place` returned."""
-    for kind, content in _keyed(value):
+    for kind, content in _find_encoded_tensors(value):
         if kind == "tensor":
             yield content, None
         elif kind != "array":
             yield content[0], content[1] if kind == "sharded" else None
 
 
-def _keyed(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the kinds and contents of what has a key in an encoded value."""
+def _find_encoded_tensors(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, list):
         for item in value:
-            yield from _keyed(item)
+            yield from _find_encoded_tensors(item)
     elif isinstance(value, dict):
         ((kind, content),) = value.items()
         if kind in _KEYED:
             yield kind, content
         elif kind in _NESTED:
-            yield from _keyed(content)
+            yield from _find_encoded_tensors(content)
 
 
 def decode_value(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -244,14 +242,14 @@ def decode_value(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         return _MAPPINGS[kind](_decode_pairs(content, tensors))
     if kind == "defaults":
         return defaultdict(_FACTORIES[content[0]], _decode_pairs(content[1], tensors))
-    return _array(content, tensors) if kind == "array" else _LEAVES[kind](content, tensors)
+    return _decode_array(content, tensors) if kind == "array" else _LEAVES[kind](content, tensors)
 
 
 def _decode_pairs(pairs: list[Any], tensors: Mapping[str, torch.Tensor]) -> dict[Any, Any]:
     return {decode_value(key, tensors): decode_value(one, tensors) for key, one in pairs}
 
 
-def _array(content: list[Any], tensors: Mapping[str, torch.Tensor]) -> np.ndarray[Any, Any]:
+def _decode_array(content: list[Any], tensors: Mapping[str, torch.Tensor]) -> np.ndarray[Any, Any]:
     key, dtype, shape, axes = content
     kind = np.dtype(dtype)
     count = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
@@ -260,7 +258,7 @@ def _array(content: list[Any], tensors: Mapping[str, torch.Tensor]) -> np.ndarra
     return array.transpose(axes).copy(order="C").transpose(np.argsort(axes))
 
 
-def _strided(content: list[Any], tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def _decode_strided_tensor(content: list[Any], tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     key, strides = content
     tensor = tensors[key]
     if isinstance(tensor, DTensor):  # cut like the parameter that it belongs to
@@ -271,7 +269,7 @@ def _strided(content: list[Any], tensors: Mapping[str, torch.Tensor]) -> torch.T
 _LEAVES: Mapping[str, Callable[[Any, Mapping[str, torch.Tensor]], Any]] = {
     "tensor": lambda key, tensors: tensors[key],
     "sharded": lambda content, tensors: tensors[content[0]],
-    "strided": _strided,
+    "strided": _decode_strided_tensor,
     "scalar": lambda content, _: np.frombuffer(base64.b64decode(content[1]), content[0])[0],
     "bytes": lambda content, _: base64.b64decode(content),
     "complex": lambda content, _: complex(*content),

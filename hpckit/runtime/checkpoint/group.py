@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from hpckit.errors import causes
+from hpckit.errors import iterate_error_causes
 from hpckit.runtime.checkpoint.errors import (
     CheckpointError,
     FencedError,
@@ -31,7 +31,7 @@ from hpckit.runtime.checkpoint.errors import (
     StateError,
     UnknownOwnerError,
 )
-from hpckit.runtime.cpu_group import make_cpu_group
+from hpckit.runtime.cpu_group import make_gloo_group_of_all_ranks
 from hpckit.values import dataclass
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class Problem:
     text: str
     hint: str = ""
 
-    def error(self, doing: str) -> CheckpointError:
+    def to_error(self, doing: str) -> CheckpointError:
         """Return the exception for this problem."""
         kind = _ERRORS.get(self.kind, CheckpointError)
         return kind(f"{doing} failed on rank {self.rank}: {self.text}", hint=self.hint)
@@ -97,10 +97,10 @@ class Part(Generic[T]):
     value: T | None = None
     problem: Problem | None = None
 
-    def result(self, doing: str) -> T:
+    def value_or_raise(self, doing: str) -> T:
         """Return the value; raises a CheckpointError that explains why there is none."""
         if self.problem is not None:
-            raise self.problem.error(doing)
+            raise self.problem.to_error(doing)
         return cast("T", self.value)
 
 
@@ -110,7 +110,7 @@ class Group:
     def __init__(self, timeout: timedelta) -> None:
         self.process_group: Any = None
         if dist.is_available() and dist.is_initialized():
-            self.process_group = make_cpu_group(timeout)
+            self.process_group = make_gloo_group_of_all_ranks(timeout)
         alone = self.process_group is None
         self.rank: int = 0 if alone else dist.get_rank(self.process_group)
         self.size: int = 1 if alone else dist.get_world_size(self.process_group)
@@ -123,22 +123,22 @@ class Group:
         dist.all_gather_object(everyone, value, group=self.process_group)
         return everyone
 
-    def each(self, action: Callable[[], T]) -> list[Part[T]]:
+    def call_on_every_rank(self, action: Callable[[], T]) -> list[Part[T]]:
         """Let every rank act; return all parts, the same on every rank."""
-        return self.gather(self.own(action))
+        return self.gather(self.call_on_this_rank(action))
 
-    def first(self, action: Callable[[], T]) -> Part[T]:
+    def call_on_first_rank(self, action: Callable[[], T]) -> Part[T]:
         """Let rank 0 act; return its part on every rank."""
-        return self.one(0, action)
+        return self.call_on_rank(0, action)
 
-    def one(self, rank: int, action: Callable[[], T]) -> Part[T]:
+    def call_on_rank(self, rank: int, action: Callable[[], T]) -> Part[T]:
         """Let one rank act; return its part on every rank."""
-        told = [self.own(action) if self.rank == rank else Part()]
+        told = [self.call_on_this_rank(action) if self.rank == rank else Part()]
         if self.process_group is not None:
             dist.broadcast_object_list(told, src=rank, group=self.process_group)
         return told[0]
 
-    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+    def any_over_ranks(self, flags: Sequence[bool]) -> list[bool]:
         """Return for each flag whether it is true on any rank; all ranks have as many."""
         if self.process_group is None or not flags:
             return list(flags)
@@ -146,12 +146,12 @@ class Group:
         dist.all_reduce(joined, dist.ReduceOp.MAX, group=self.process_group)
         return [bool(flag) for flag in joined.tolist()]
 
-    def own(self, action: Callable[[], T]) -> Part[T]:
-        """Let this rank act by itself, and tell nobody; return its part."""
+    def call_on_this_rank(self, action: Callable[[], T]) -> Part[T]:
+        """Let only this rank act, without a collective; return its part."""
         try:
             return Part(value=action())
         except (Exception, CheckpointException) as error:  # noqa: BLE001  # the others wait for a result
-            return Part(problem=problem_of(error, self.rank))
+            return Part(problem=problem_from_error(error, self.rank))
 
     def close(self) -> None:
         """Leave the group."""
@@ -164,34 +164,36 @@ _ORDER = {ProblemKind.full: 0, ProblemKind.away: 1}
 """Kinds of problems that cause others."""
 
 
-def first_problem(parts: Sequence[Part[Any]]) -> Problem | None:
+def find_main_problem(parts: Sequence[Part[Any]]) -> Problem | None:
     """Return the problem to act on: a full disk before the failures that follow from it."""
-    return _first([part.problem for part in parts if part.problem is not None])
+    return _pick_main_problem([part.problem for part in parts if part.problem is not None])
 
 
-def _first(problems: Sequence[Problem]) -> Problem | None:
-    return min(problems, key=lambda one: _ORDER.get(one.kind, len(_ORDER)), default=None)
+def _pick_main_problem(problems: Sequence[Problem]) -> Problem | None:
+    return min(problems, key=lambda problem: _ORDER.get(problem.kind, len(_ORDER)), default=None)
 
 
-def problem_of(error: BaseException, rank: int) -> Problem:
+def problem_from_error(error: BaseException, rank: int) -> Problem:
     """Describe what was raised on this rank, or by torch on behalf of another one."""
     if isinstance(error, CheckpointException):
         failures = sorted(error.failures.items())
-        if found := _first([problem_of(one, at) for at, (one, _) in failures]):
+        if found := _pick_main_problem([problem_from_error(one, at) for at, (one, _) in failures]):
             return found
     if isinstance(error, CheckpointError):
         kinds = (kind for kind, raised in _ERRORS.items() if isinstance(error, raised))
         known = ProblemKind.away if isinstance(error, UnknownOwnerError) else ProblemKind.other
         return Problem(rank=rank, kind=next(kinds, known), text=error.message, hint=error.hint)
-    kind, number = ProblemKind.other, passing(error)
+    kind, number = ProblemKind.other, find_transient_errno(error)
     if number is not None:
         kind = ProblemKind.full if number in _FULL else ProblemKind.away
     return Problem(rank=rank, kind=kind, text=f"{type(error).__name__}: {error}")
 
 
-def passing(error: BaseException) -> int | None:
+def find_transient_errno(error: BaseException) -> int | None:
     """Return the error number at the root if it may pass (disk full or away); None otherwise."""
-    numbers = {cause.errno for cause in causes(error) if isinstance(cause, OSError) and cause.errno}
+    numbers = {
+        cause.errno for cause in iterate_error_causes(error) if isinstance(cause, OSError) and cause.errno
+    }
     return min(numbers & _FULL or numbers & _AWAY, default=None)
 
 
@@ -234,71 +236,73 @@ class KeyAgreement:
         self._seen: tuple[bytes, ...] = ()
         self._share = KeyShare(ranks=(0,))
 
-    def agree(self, described: Part[KeyFacts]) -> KeyShare:
+    def agree_on_key_share(self, described: Part[KeyFacts]) -> KeyShare:
         """Return this rank's share; collective. A rank that has a problem hands that in.
 
         Raises the problem of one rank on every rank, and StateError if ranks hold different things
         where they must not.
         """
-        everyone = self._group.gather(_digests(described))
-        problem = first_problem(everyone)
+        everyone = self._group.gather(_digest_facts(described))
+        problem = find_main_problem(everyone)
         if problem is not None:
-            raise problem.error(_DOING)
-        facts = described.result(_DOING)
-        told = [statement.result(_DOING) for statement in everyone]
-        _check_alike([alike for _, alike in told])
+            raise problem.to_error(_DOING)
+        facts = described.value_or_raise(_DOING)
+        told = [statement.value_or_raise(_DOING) for statement in everyone]
+        _refuse_unlike_objects([alike for _, alike in told])
         seen = tuple(keys for keys, _ in told)
         if seen != self._seen:
-            self._share, self._seen = self._divide(facts, seen), seen
+            self._share, self._seen = self._divide_keys_among_ranks(facts, seen), seen
         return self._share
 
-    def _divide(self, facts: KeyFacts, seen: tuple[bytes, ...]) -> KeyShare:
+    def _divide_keys_among_ranks(self, facts: KeyFacts, seen: tuple[bytes, ...]) -> KeyShare:
         mine = seen[self._group.rank]
         ranks = tuple(rank for rank, one in enumerate(seen) if one == mine)
         if len(ranks) == len(seen):
             return KeyShare(ranks=ranks)
-        hashes = {_hash(key): key for key in facts.keys}
+        hashes = {_hash_text(key): key for key in facts.keys}
         foreign: set[str] = set()
         problems = []
         for first in sorted({seen.index(value) for value in seen}):
-            table = self._group.one(first, lambda: _table(facts)).result(_DOING)
+            table = self._group.call_on_rank(first, lambda: _hash_keys_and_shapes(facts)).value_or_raise(
+                _DOING
+            )
             if first < ranks[0]:
                 shared = {hashes[one]: shape for one, shape in table.items() if one in hashes}
                 foreign |= shared.keys()
                 problems += [
-                    _unlike_key(key, facts.keys[key][0], first)
+                    _differing_shape_error(key, facts.keys[key][0], first)
                     for key, shape in shared.items()
-                    if shape != _hash(facts.keys[key][0])
+                    if shape != _hash_text(facts.keys[key][0])
                 ]
 
         def raise_first() -> None:
             if problems:
                 raise problems[0]
 
-        found = first_problem(self._group.each(raise_first))
+        found = find_main_problem(self._group.call_on_every_rank(raise_first))
         if found is not None:
-            raise found.error(_DOING)
+            raise found.to_error(_DOING)
         return KeyShare(ranks=ranks, foreign=frozenset(foreign))
 
 
-def _digests(described: Part[KeyFacts]) -> Part[_KeyDigests]:
+def _digest_facts(described: Part[KeyFacts]) -> Part[_KeyDigests]:
     facts = described.value
     if facts is None:
         return Part(problem=described.problem)
     lines = (f"{key} {shape} {held}" for key, (shape, held) in sorted(facts.keys.items()))
     keys = hashlib.sha256("\n".join(lines).encode()).digest()
-    return Part(value=(keys, tuple((name, _hash(one)) for name, one in facts.alike.items())))
+    return Part(value=(keys, tuple((name, _hash_text(one)) for name, one in facts.alike.items())))
 
 
-def _table(facts: KeyFacts) -> dict[bytes, bytes]:
-    return {_hash(key): _hash(shape) for key, (shape, _) in facts.keys.items()}
+def _hash_keys_and_shapes(facts: KeyFacts) -> dict[bytes, bytes]:
+    return {_hash_text(key): _hash_text(shape) for key, (shape, _) in facts.keys.items()}
 
 
-def _hash(text: str) -> bytes:
+def _hash_text(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=_HASH_BYTES).digest()
 
 
-def _check_alike(everyone: list[tuple[tuple[str, bytes], ...]]) -> None:
+def _refuse_unlike_objects(everyone: list[tuple[tuple[str, bytes], ...]]) -> None:
     for rank, one in enumerate(everyone):
         if one != everyone[0]:
             unlike = sorted({name for name, _ in {*one} ^ {*everyone[0]}})
@@ -311,9 +315,9 @@ def _check_alike(everyone: list[tuple[tuple[str, bytes], ...]]) -> None:
             )
 
 
-def _unlike_key(key: str, shape: str, other: int) -> StateError:
+def _differing_shape_error(key: str, shape: str, other: int) -> StateError:
     return StateError(
-        f"{key} is {shape}, which it is not on rank {other}",
+        f"{key} is {shape} on this rank, but not on rank {other}",
         hint="a tensor has the same shape and type on every rank that has it; build what is "
         "registered in the same way, and name the parameters of pipeline stages by their place in "
         "the whole model",

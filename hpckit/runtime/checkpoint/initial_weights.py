@@ -19,15 +19,15 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from hpckit.model.counted import counted, listed
+from hpckit.model.counted import format_count, format_short_list
 from hpckit.model.launch import Checkpoint
 from hpckit.patterns import lazy_pattern
 from hpckit.runtime.checkpoint import model_state
 from hpckit.runtime.checkpoint.errors import StateError
-from hpckit.runtime.checkpoint.group import Group, first_problem
-from hpckit.runtime.checkpoint.readers import empty_like_live
-from hpckit.runtime.checkpoint.weights_file import map_weights
-from hpckit.runtime.tensor_parts import local_part, own_part
+from hpckit.runtime.checkpoint.group import Group, find_main_problem
+from hpckit.runtime.checkpoint.readers import make_tensor_like_live
+from hpckit.runtime.checkpoint.weights_file import memory_map_weights
+from hpckit.runtime.tensor_parts import local_shard_of_tensor, slice_tensor_like_shard
 from hpckit.values import dataclass, field
 
 _SHOWN = 3
@@ -64,27 +64,23 @@ class LoadedWeights:
     unexpected: tuple[str, ...] = ()
     unlike: tuple[str, ...] = ()
 
-    def left_out(self) -> str:
+    def describe_left_out(self) -> str:
         """Return what was not loaded, in words; empty if all was."""
         facts = (
             (self.missing, "not in the file"),
             (self.unexpected, "not in the model"),
             (self.unlike, "of another shape or kind of number"),
         )
-        return "; ".join(f"{listed(names, _SHOWN)}: {what}" for names, what in facts if names)
+        return "; ".join(f"{format_short_list(names, _SHOWN)}: {what}" for names, what in facts if names)
 
 
 def load_weights(
-    weights: InitialWeights,
-    objects: Mapping[str, Any],
-    tied: model_state.TiedNames,
-    group: Group,
+    weights: InitialWeights, objects: Mapping[str, Any], tied: model_state.TiedNames, group: Group
 ) -> LoadedWeights:
     """Load a file of weights into the models among the objects; collective.
 
-    Names are those of the model's state, as an export has them; with several models they begin with
-    the model's name. Numbers are converted to the model's types. Nothing is loaded if anything
-    raises.
+    Names are those of the model's state, as an export has them; with several models they begin with the
+    model's name. Numbers are converted to the model's types. Nothing is loaded if anything raises.
 
     Raises StateError if names, shapes or kinds of number do not fit, no name does, or the file has
     two tensors for names that are tied; CheckpointError if the file cannot be read.
@@ -92,20 +88,20 @@ def load_weights(
     models = {name: one for name, one in objects.items() if isinstance(one, nn.Module)}
     if not models:
         raise StateError(
-            f"checkpoint.weights={weights.path}, and no model is registered",
+            f"checkpoint.weights={weights.path} is set, but no model is registered",
             hint="register the model: run.state(model=…)",
         )
     named = {f"{name}." if len(models) > 1 else "": one for name, one in models.items()}
     loading = _Loading(weights.path, named, tied, group)
-    found = loading.fit()
+    found = loading.match_with_models()
     if not found.tensors and len(models) > 1:  # it may be a file of one of them, with its own names
         alone = [
-            _Loading(weights.path, {"": model}, tied, group).fit() for model in models.values()
+            _Loading(weights.path, {"": model}, tied, group).match_with_models() for model in models.values()
         ]
-        found = max((found, *alone), key=lambda one: one.tensors if one.left_out() else 0)
-    if found.left_out() and (weights.strict or not found.tensors):
-        raise _unfit(weights, found)
-    loading.load()
+        found = max((found, *alone), key=lambda one: one.tensors if one.describe_left_out() else 0)
+    if found.describe_left_out() and (weights.strict or not found.tensors):
+        raise _unfit_weights_error(weights, found)
+    loading.load_into_models()
     return found
 
 
@@ -121,7 +117,7 @@ class FirstWeights:
     loaded: LoadedWeights | None = None
     _known: weakref.WeakSet[nn.Module] = field(default_factory=weakref.WeakSet)
 
-    def give(self, model: nn.Module, name: str | None, tied: model_state.TiedNames) -> None:
+    def load_into_model(self, model: nn.Module, name: str | None, tied: model_state.TiedNames) -> None:
         """Load the file into a model if it is the model's; collective.
 
         `name` is that under which it is registered, None before that. If names differ, or the file
@@ -131,32 +127,32 @@ class FirstWeights:
             return
         group = Group(_TIMEOUT)
         try:
-            if group.first(self.weights.path.exists).value:
-                self._give(model, name, tied, group)
+            if group.call_on_first_rank(self.weights.path.exists).value:
+                self._load_into_model(model, name, tied, group)
         finally:
             group.close()
 
-    def covers(self, models: Iterable[nn.Module]) -> bool:
+    def is_loaded_into(self, models: Iterable[nn.Module]) -> bool:
         """Return whether all these models have been given the file."""
         return self.loaded is not None and all(model in self._known for model in models)
 
-    def _give(
+    def _load_into_model(
         self, model: nn.Module, name: str | None, tied: model_state.TiedNames, group: Group
     ) -> None:
         loading = _Loading(self.weights.path, {"": model}, tied, group)
-        found = loading.fit()
-        if not found.left_out() or (found.tensors and not self.weights.strict):
-            loading.load()
+        found = loading.match_with_models()
+        if not found.describe_left_out() or (found.tensors and not self.weights.strict):
+            loading.load_into_models()
             self._known.add(model)
             self.loaded = self.loaded or found
         elif name is not None:
             loading = _Loading(self.weights.path, {f"{name}.": model}, tied, group)
-            part = loading.fit()
+            part = loading.match_with_models()
             if part.tensors and not (part.missing or part.unlike):
-                loading.load()
+                loading.load_into_models()
 
 
-def first_weights(configured: Checkpoint) -> FirstWeights:
+def make_initial_weights_loader(configured: Checkpoint) -> FirstWeights:
     """Return what gives models the file that a configuration names."""
     path = Path(str(configured.weights)).expanduser()
     return FirstWeights(weights=InitialWeights(path=path, strict=configured.weights_strict))
@@ -176,45 +172,45 @@ class _Loading:
     parts: list[_ModelPart] = field(default_factory=list)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def fit(self) -> LoadedWeights:
+    def match_with_models(self) -> LoadedWeights:
         """Map the file, and return what in it fits the models on all ranks; collective."""
-        self._on_each(self._fit_here)
+        self._run_stage_on_every_rank(self._match_own_models)
         group, names = self.group, sorted(self.tensors)
         used = {one for part in self.parts for one in part.used}
-        claimed = group.any_of([name in used for name in names])
+        claimed = group.any_over_ranks([name in used for name in names])
         missing = group.gather([name for part in self.parts for name in part.missing])
         unlike = group.gather([name for part in self.parts for name in part.unlike])
         chosen = {one for part in self.parts for one in part.chosen.values()}
         return LoadedWeights(
             path=self.path,
-            tensors=sum(group.any_of([name in chosen for name in names])),
-            missing=_joined(missing),
+            tensors=sum(group.any_over_ranks([name in chosen for name in names])),
+            missing=_merge_names_of_ranks(missing),
             unexpected=tuple(n for n, one in zip(names, claimed, strict=True) if not one),
-            unlike=_joined(unlike),
+            unlike=_merge_names_of_ranks(unlike),
         )
 
-    def load(self) -> None:
+    def load_into_models(self) -> None:
         """Load what fits into the models; collective. Raises StateError if there are copies."""
-        self._on_each(self._read)
-        self._on_each(self._give)
+        self._run_stage_on_every_rank(self._read_tensors_of_models)
+        self._run_stage_on_every_rank(self._load_tensors_into_models)
 
-    def _on_each(self, stage: Callable[[], None]) -> None:
-        problem = first_problem(self.group.each(stage))
+    def _run_stage_on_every_rank(self, stage: Callable[[], None]) -> None:
+        problem = find_main_problem(self.group.call_on_every_rank(stage))
         if problem is not None:
-            raise problem.error(f"loading the weights of {self.path}")
+            raise problem.to_error(f"loading the weights of {self.path}")
 
-    def _fit_here(self) -> None:
-        self.tensors = map_weights(self.path)
+    def _match_own_models(self) -> None:
+        self.tensors = memory_map_weights(self.path)
         for before, model in self.models.items():
             part = _ModelPart(model, before)
-            part.fit(self.tensors, model_state.aliases_of(model, self.tied))
+            part.match_tensors(self.tensors, model_state.map_tied_names(model, self.tied))
             self.parts.append(part)
 
-    def _read(self) -> None:
+    def _read_tensors_of_models(self) -> None:
         for part in self.parts:
-            part.read(self.tensors)
-        changes = [one for part in self.parts for one in part.changes()]
-        copied = _find_earlier_copy(changes)
+            part.read_own_tensor_shards(self.tensors)
+        changes = [change for part in self.parts for change in part.list_changes()]
+        copied = _find_tensor_copied_elsewhere(changes)
         if copied is not None:
             raise StateError(
                 f"checkpoint.weights={self.path}: a copy of the model's {copied} was made before "
@@ -223,9 +219,9 @@ class _Loading:
                 "their own) after run.parallelize(), or else after run.state(model=…)",
             )
 
-    def _give(self) -> None:
+    def _load_tensors_into_models(self) -> None:
         for part in self.parts:
-            part.give()
+            part.load_into_model()
 
 
 @dataclass(slots=True)
@@ -245,10 +241,10 @@ class _ModelPart:
     _live: dict[str, Any] = field(default_factory=dict)
     _read: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def fit(self, tensors: Mapping[str, torch.Tensor], aliases: Mapping[str, str]) -> None:
+    def match_tensors(self, tensors: Mapping[str, torch.Tensor], aliases: Mapping[str, str]) -> None:
         """Find each tensor of the model in the file, by its name or that of a tied one."""
-        self._live = model_state.live_state(self.model)
-        by_bare = {model_state.bare_name(name): name for name in tensors}
+        self._live = model_state.live_state_dict(self.model)
+        by_bare = {model_state.strip_wrapper_names(name): name for name in tensors}
         if all(name.startswith(_OF_DDP) for name in by_bare) and not any(
             name.startswith(_OF_DDP) for name in self._live
         ):
@@ -257,14 +253,14 @@ class _ModelPart:
         for name, live in self._live.items():
             if is_average and name == _UPDATES and self.before + name not in by_bare:
                 continue  # it begins at 0
-            others = model_state.other_names(self._live, aliases, name)
+            others = model_state.list_names_of_tied_tensor(self._live, aliases, name)
             names = [name, *others]
             if is_average:
-                names += [_WRAPPED.sub("", one) for one in names]
+                names += [_WRAPPED.sub("", name) for name in names]
             known = [by_bare.get(self.before + name) for name in names]
             found = next((tensor for tensor in known if tensor is not None), None)
             here = {tensor for tensor in known if tensor is not None}
-            _refuse_two(sorted(here), tensors)
+            _refuse_unlike_tied_tensors(sorted(here), tensors)
             self.used |= here
             if not isinstance(live, torch.Tensor):
                 continue
@@ -273,40 +269,38 @@ class _ModelPart:
             elif tensors[found].shape != live.shape:
                 shapes = f"{tuple(tensors[found].shape)}, not {tuple(live.shape)}"
                 self.unlike.append(f"{self.before}{name} ({shapes})")
-            elif _kind(tensors[found].dtype) > _kind(live.dtype):
-                kinds = f"{_named(tensors[found].dtype)}, not {_named(live.dtype)}"
+            elif _dtype_generality_order(tensors[found].dtype) > _dtype_generality_order(live.dtype):
+                kinds = f"{_format_dtype(tensors[found].dtype)}, not {_format_dtype(live.dtype)}"
                 self.unlike.append(f"{self.before}{name} ({kinds})")
             else:
                 self.chosen[name] = found
 
-    def read(self, tensors: Mapping[str, torch.Tensor]) -> None:
+    def read_own_tensor_shards(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copy what this rank has of each tensor in the file, sharded like the model's."""
         saved = {key: (one.shape, one.dtype) for key, one in tensors.items()}
         for name, found in self.chosen.items():
-            made = self._read[found] = empty_like_live(saved, found, self._live[name])
-            local_part(made).copy_(own_part(tensors[found], made))
+            made = self._read[found] = make_tensor_like_live(saved, found, self._live[name])
+            local_shard_of_tensor(made).copy_(slice_tensor_like_shard(tensors[found], made))
 
-    def changes(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    def list_changes(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         """Yield the names of what was read, what this rank has under them, and what it will."""
         for name, found in self.chosen.items():
             live = self._live[name]
-            yield self.before + name, local_part(live), local_part(self._read[found])
+            yield self.before + name, local_shard_of_tensor(live), local_shard_of_tensor(self._read[found])
 
-    def give(self) -> None:
+    def load_into_model(self) -> None:
         """Load what was read; what was not in the file stays as it is."""
         state = dict(self._live)
         state |= {name: self._read[found] for name, found in self.chosen.items()}
-        model_state.load_model(self.model, state)
+        model_state.load_model_state(self.model, state)
 
 
-def _find_earlier_copy(
-    changes: Iterable[tuple[str, torch.Tensor, torch.Tensor]],
-) -> str | None:
+def _find_tensor_copied_elsewhere(changes: Iterable[tuple[str, torch.Tensor, torch.Tensor]]) -> str | None:
     """Return the name of a tensor that is about to change, and of which there is a copy elsewhere.
 
     Looks at all tensors of this process. A tensor that has one number only tells nothing.
     """
-    changing = [(name, live) for name, live, read in changes if _is_telling(live, read)]
+    changing = [(name, live) for name, live, read in changes if _is_distinctive_change(live, read)]
     own = {live.untyped_storage().data_ptr() for _, live in changing}
     shapes = {live.shape for _, live in changing}
     others = [
@@ -314,7 +308,7 @@ def _find_earlier_copy(
         for held in gc.get_objects()
         if type(held) in {torch.Tensor, nn.Parameter}
         and held.shape in shapes
-        and _has_numbers(held)
+        and _has_allocated_memory(held)
         and held.untyped_storage().data_ptr() not in own
     ]
     for name, live in changing:
@@ -324,30 +318,28 @@ def _find_earlier_copy(
 
 
 @torch.no_grad()
-def _is_telling(live: torch.Tensor, read: torch.Tensor) -> bool:
-    if live.numel() <= 1 or not _has_numbers(live) or bool((live == live.flatten()[0]).all()):
+def _is_distinctive_change(live: torch.Tensor, read: torch.Tensor) -> bool:
+    if live.numel() <= 1 or not _has_allocated_memory(live) or bool((live == live.flatten()[0]).all()):
         return False
     return not torch.equal(live.to(read.device), read)
 
 
 @torch.no_grad()
 def _is_copy(other: torch.Tensor, live: torch.Tensor) -> bool:
-    """Return whether a tensor has the same numbers, in its own type."""
     first = other.flatten()[:_COMPARED_FIRST].to(live.device)
     if not torch.equal(first, live.flatten()[:_COMPARED_FIRST].to(other.dtype)):
         return False
     return torch.equal(other.to(live.device), live.to(other.dtype))
 
 
-def _has_numbers(tensor: torch.Tensor) -> bool:
+def _has_allocated_memory(tensor: torch.Tensor) -> bool:
     """Return whether a plain tensor has its memory: FSDP frees what it has gathered."""
     if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized:
         return False
     return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
 
 
-def _refuse_two(names: Sequence[str], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raise StateError if a file has different tensors under the names of a tied one."""
+def _refuse_unlike_tied_tensors(names: Sequence[str], tensors: Mapping[str, torch.Tensor]) -> None:
     for name in names[1:]:
         first, other = tensors[names[0]], tensors[name]
         if first.shape == other.shape:
@@ -355,30 +347,29 @@ def _refuse_two(names: Sequence[str], tensors: Mapping[str, torch.Tensor]) -> No
             if ((first == other) | both_nan).all():
                 continue
         raise StateError(
-            f"{names[0]} and {name} are one parameter in the model, and two different tensors "
-            "in the file",
+            f"{names[0]} and {name} are one parameter in the model, but two different tensors in the file",
             hint="untie them in the model and in the plan, or take one out of the file",
         )
 
 
-def _kind(dtype: torch.dtype) -> int:
+def _dtype_generality_order(dtype: torch.dtype) -> int:
     """Return a number that is higher for types whose numbers others cannot hold."""
     return 2 if dtype.is_complex else int(dtype.is_floating_point)
 
 
-def _named(dtype: torch.dtype) -> str:
+def _format_dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _joined(everyone: Iterable[Iterable[str]]) -> tuple[str, ...]:
+def _merge_names_of_ranks(everyone: Iterable[Iterable[str]]) -> tuple[str, ...]:
     return tuple(sorted({name for names in everyone for name in names}))
 
 
-def _unfit(weights: InitialWeights, found: LoadedWeights) -> StateError:
-    lost = "" if found.tensors else "no tensor of it fits the model; "
+def _unfit_weights_error(weights: InitialWeights, found: LoadedWeights) -> StateError:
+    lost = "" if found.tensors else "none of its tensors fits the model; "
     hint = "checkpoint.weights_strict=false loads what fits, and leaves the rest as it is built"
     return StateError(
-        f"{weights.path} has other weights than the model: {lost}{found.left_out()} "
-        f"({counted(found.tensors, 'tensor')} would fit)",
+        f"{weights.path} does not match the model: {lost}{found.describe_left_out()} "
+        f"({format_count(found.tensors, 'tensor')} would fit)",
         hint=hint if found.tensors else "compare the names with those of model.state_dict()",
     )

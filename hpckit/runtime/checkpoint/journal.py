@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from hpckit.record.store import append_lines, read_lines
+from hpckit.record.store import append_json_lines, read_json_lines
 from hpckit.runtime.checkpoint.folder import CheckpointEntry
 from hpckit.runtime.clock import now
 from hpckit.values import dataclass
@@ -43,31 +43,28 @@ class CheckpointHistory:
     proved: tuple[str, ...]
     rejected: frozenset[str]
 
-    def fatal(self, name: str) -> bool:
+    def made_no_progress_after_load(self, name: str) -> bool:
         """Return whether loading this one was never followed by progress."""
         return self.attempts[name] >= FATAL_ATTEMPTS and name not in self.proved
 
-    def healthy(self, name: str) -> bool:
+    def is_healthy(self, name: str) -> bool:
         """Return whether there is no evidence against this one."""
-        return name in self.proved or not (self.fatal(name) or name in self.rejected)
+        return name in self.proved or not (self.made_no_progress_after_load(name) or name in self.rejected)
 
 
-def record(path: Path, fate: CheckpointFate, name: str, *, epoch: int, reason: str = "") -> None:
+def append_checkpoint_fate(
+    path: Path, fate: CheckpointFate, name: str, *, epoch: int, reason: str = ""
+) -> None:
     """Append one line; errors of the file system are ignored."""
-    line = {
-        "fate": fate,
-        "checkpoint": name,
-        "epoch": epoch,
-        "at": now().isoformat(timespec="milliseconds"),
-    }
+    line = {"fate": fate, "checkpoint": name, "epoch": epoch, "at": now().isoformat(timespec="milliseconds")}
     with contextlib.suppress(OSError):
-        append_lines(path, line | ({"reason": reason} if reason else {}))
+        append_json_lines(path, line | ({"reason": reason} if reason else {}))
 
 
 def read_journal(path: Path) -> CheckpointHistory:
     """Return the history; lines that are damaged or of an unknown kind are left out."""
     fates: dict[str, list[str]] = {fate: [] for fate in CheckpointFate}
-    for line in () if path.is_dir() else read_lines(path):
+    for line in () if path.is_dir() else read_json_lines(path):
         name, fate = line.get("checkpoint"), line.get("fate")
         if isinstance(name, str) and isinstance(fate, str) and fate in fates:
             fates[fate].append(name)
@@ -82,7 +79,7 @@ FEWEST = 2
 """Committed checkpoints that always stay: the newest, and one to fall back on."""
 
 
-def superfluous(
+def find_superfluous_checkpoints(
     entries: Sequence[CheckpointEntry], history: CheckpointHistory, keep: int
 ) -> list[CheckpointEntry]:
     """Return the checkpoints that `keep` newer, healthy ones make superfluous; oldest first.
@@ -93,13 +90,13 @@ def superfluous(
     count, spare = 0, []
     last_proved = next(reversed(history.proved), None)
     for entry in entries:
-        if count >= max(keep, FEWEST) and entry.name != last_proved and not entry.torn:
+        if count >= max(keep, FEWEST) and entry.name != last_proved and not entry.is_uncommitted:
             spare.append(entry)
-        count += entry.manifest is not None and history.healthy(entry.name)
+        count += entry.manifest is not None and history.is_healthy(entry.name)
     return spare[::-1]
 
 
-def abandoned(
+def find_abandoned_checkpoints(
     entries: Sequence[CheckpointEntry], epoch: int, found: frozenset[Path]
 ) -> list[CheckpointEntry]:
     """Return torn folders that no process writes to now.
@@ -109,7 +106,7 @@ def abandoned(
     return [
         entry
         for entry in entries
-        if entry.torn and (entry.epoch < epoch or (entry.epoch == epoch and entry.folder in found))
+        if entry.is_uncommitted and (entry.epoch < epoch or (entry.epoch == epoch and entry.folder in found))
     ]
 
 
@@ -125,7 +122,7 @@ class RetentionExtent(StrEnum):
     all = "all"
 
 
-def clearable(
+def find_removable_checkpoints(
     entries: Sequence[CheckpointEntry], history: CheckpointHistory, extent: RetentionExtent
 ) -> list[CheckpointEntry]:
     """Return the checkpoints that may go once no process writes; `entries` newest first.
@@ -135,11 +132,9 @@ def clearable(
     """
     if extent is RetentionExtent.all:
         return list(entries)
-    committed = [entry.name for entry in entries if not entry.torn]
+    committed = [entry.name for entry in entries if not entry.is_uncommitted]
     healthy = [
-        entry.name
-        for entry in entries
-        if entry.manifest is not None and history.healthy(entry.name)
+        entry.name for entry in entries if entry.manifest is not None and history.is_healthy(entry.name)
     ]
     kept = {*committed[:FEWEST], *healthy[: FEWEST if extent is RetentionExtent.old else None]}
     kept.update(history.proved[-1:])

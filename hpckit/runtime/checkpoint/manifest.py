@@ -41,10 +41,9 @@ class FileSum:
 class Manifest:
     """The content of a checkpoint.
 
-    `serial` counts the saves of a run, so that the order of checkpoints needs no clock; `epoch` is
-    the attempt that wrote it; `samples` and `batches` the data position, as `Position` has it;
-    `layout` how many ranks on each axis saved; `objects` the registered names, and `models` those
-    of them that are models.
+    `serial` counts the saves of a run, so that the order of checkpoints needs no clock; `epoch` is the
+    attempt that wrote it; `samples` and `batches` the data position, as `Position` has it; `layout` how many
+    ranks on each axis saved; `objects` the registered names, and `models` those of them that are models.
     """
 
     step: int
@@ -59,7 +58,7 @@ class Manifest:
     created_at: str
 
     @property
-    def size(self) -> int:
+    def total_bytes(self) -> int:
         """Bytes of all files."""
         return sum(file.size for file in self.files.values())
 
@@ -67,11 +66,11 @@ class Manifest:
 def render_manifest(manifest: Manifest) -> str:
     """Return the manifest as text, with its own checksum."""
     body = {"version": VERSION} | to_plain(manifest) | {"batches": str(manifest.batches)}
-    document = {"checksum": _checksum(body), "manifest": body}
+    document = {"checksum": _compute_checksum(body), "manifest": body}
     return json.dumps(document, indent=1, sort_keys=True) + "\n"
 
 
-def _checksum(body: Mapping[str, Any]) -> str:
+def _compute_checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
@@ -80,19 +79,17 @@ def parse_manifest(text: str) -> Manifest:
     try:
         document = json.loads(text)
         body = dict(document["manifest"])
-        if document["checksum"] != _checksum(body):
+        if document["checksum"] != _compute_checksum(body):
             raise CheckpointError("the manifest does not match its own checksum")
         version = body.pop("version")
         if version != VERSION:
-            raise CheckpointError(
-                f"the manifest has version {version}; this hpckit reads {VERSION}"
-            )
+            raise CheckpointError(f"the manifest has version {version}; this hpckit reads {VERSION}")
         files = {name: FileSum(**one) for name, one in body.pop("files").items()}
         layout = Layout(**body.pop("layout"))
         objects, models = (tuple(body.pop(key)) for key in ("objects", "models"))
         body["batches"] = Fraction(str(body["batches"]))
         made = Manifest(files=files, layout=layout, objects=objects, models=models, **body)
-        _check_types(made)
+        _check_field_types(made)
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise CheckpointError(f"the manifest cannot be read: {error!r}") from None
     except RecursionError:
@@ -100,18 +97,18 @@ def parse_manifest(text: str) -> Manifest:
     return made
 
 
-def _check_types(manifest: Manifest) -> None:
+def _check_field_types(manifest: Manifest) -> None:
     numbers = [getattr(manifest, key) for key in ("step", "samples", "epoch", "serial")]
     numbers += [number for file in manifest.files.values() for number in (file.size, file.crc32)]
     numbers += manifest.layout.sizes.values()
     for number in numbers:
         if type(number) is not int or number < 0:
-            raise TypeError(f"{number!r} is no count")
+            raise TypeError(f"{number!r} is not a count of 0 or more")
     for name in (*manifest.files, *manifest.objects, *manifest.models):
         name.encode()
     for name in manifest.files:
         if "\0" in name or "/" in name or name in {"", ".", ".."}:
-            raise ValueError(f"{name!r} is no name of a file")
+            raise ValueError(f"{name!r} is not a valid file name")
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -120,18 +117,17 @@ def read_manifest(folder: Path) -> Manifest:
     handle = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(handle, encoding="utf-8") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise CheckpointError("the manifest is no regular file")
+            raise CheckpointError("the manifest is not a regular file")
         try:
             return parse_manifest(file.read())
         except UnicodeDecodeError as error:
-            raise CheckpointError(f"the manifest is no text: {error}") from None
+            raise CheckpointError(f"the manifest is not valid text: {error}") from None
 
 
-def commit(folder: Path, manifest: Manifest, may_commit: Callable[[], bool]) -> None:
+def commit_checkpoint(folder: Path, manifest: Manifest, may_commit: Callable[[], bool]) -> None:
     """Make the folder a checkpoint; raises FencedError if that is no longer allowed, and OSError.
 
-    The fence is checked last, when only the rename remains. Raises UnknownOwnerError if it cannot
-    be read.
+    The fence is checked last, when only the rename remains. Raises UnknownOwnerError if it cannot be read.
     """
     part = folder / f".{NAME}.part"
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
@@ -145,7 +141,7 @@ def commit(folder: Path, manifest: Manifest, may_commit: Callable[[], bool]) -> 
     except OSError as error:
         raise UnknownOwnerError(
             f"whether attempt {manifest.epoch} still owns the run cannot be read: {error}",
-            hint="look whether this node still sees the launch folder",
+            hint="check whether this node can still read the launch folder",
         ) from error
     if not is_owner:
         raise FencedError(
@@ -168,7 +164,7 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def sum_file(path: Path) -> FileSum:
+def checksum_file(path: Path) -> FileSum:
     """Return size and CRC-32 of a file; raises OSError."""
     crc, size, buffer = 0, 0, bytearray(_CHUNK)
     view = memoryview(buffer)
@@ -178,7 +174,7 @@ def sum_file(path: Path) -> FileSum:
     return FileSum(size=size, crc32=crc)
 
 
-def check_sizes(folder: Path, manifest: Manifest) -> str:
+def explain_wrong_size(folder: Path, manifest: Manifest) -> str:
     """Return what is wrong with the sizes of a checkpoint's files; empty if nothing is."""
     for name, expected in manifest.files.items():
         try:
@@ -190,10 +186,10 @@ def check_sizes(folder: Path, manifest: Manifest) -> str:
     return ""
 
 
-def check_content(folder: Path, manifest: Manifest, names: Iterable[str]) -> None:
+def check_file_contents(folder: Path, manifest: Manifest, names: Iterable[str]) -> None:
     """Compare the named files with their checksums; raises CheckpointError, OSError."""
     for name in names:
-        found, expected = sum_file(folder / name), manifest.files[name]
+        found, expected = checksum_file(folder / name), manifest.files[name]
         if found != expected:
             raise CheckpointError(
                 f"{name} has {found.size} bytes with CRC-32 {found.crc32:08x} instead of "

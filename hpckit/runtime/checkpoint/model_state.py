@@ -3,10 +3,9 @@
 Names are those of the model itself: without the marks of DistributedDataParallel, torch.compile and
 activation checkpoints. So a state fits the same model in any wrapping and on any number of ranks.
 
-The state of optimizers goes by these names, too. torch numbers parameters in the order of their
-groups, so that a number means another parameter wherever a rank holds another part of the model. A
-parameter of no registered model keeps its number: it has to be alike on every rank, and group.py
-makes sure of that.
+The state of optimizers goes by these names, too. torch numbers parameters in the order of their groups, so
+that a number means another parameter wherever a rank holds another part of the model. A parameter of no
+registered model keeps its number: it has to be alike on every rank, and group.py makes sure of that.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _AVERAGED = (DistributedDataParallel, FullyShardedDataParallel)
 _MARKS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 
 
-def bare_name(name: str) -> str:
+def strip_wrapper_names(name: str) -> str:
     """Return a parameter's name without the marks of wrappers.
 
     Example: `blocks.0._orig_mod.weight` is `blocks.0.weight`.
@@ -45,7 +44,7 @@ def bare_name(name: str) -> str:
     return name
 
 
-def unwrapped(module: nn.Module) -> nn.Module:
+def unwrap_module(module: nn.Module) -> nn.Module:
     """Return the module inside DDP and torch.compile."""
     while True:
         inner = getattr(module, "_orig_mod", None)
@@ -56,7 +55,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
         module = inner
 
 
-def around_ddp(value: Any) -> DistributedDataParallel | None:
+def find_ddp_wrapper(value: Any) -> DistributedDataParallel | None:
     """Return the DDP module that a registered object is, or that torch.compile has wrapped."""
     while isinstance(value, nn.Module):
         if isinstance(value, DistributedDataParallel):
@@ -65,99 +64,96 @@ def around_ddp(value: Any) -> DistributedDataParallel | None:
     return None
 
 
-def aliases_of(model: nn.Module, tied: TiedNames) -> dict[str, str]:
+def map_tied_names(model: nn.Module, tied: TiedNames) -> dict[str, str]:
     """Return the tied names of a model, also where it is a part of a registered one."""
-    known = {id(unwrapped(one)): names for one, names in tied.items()}
+    known = {id(unwrap_module(one)): names for one, names in tied.items()}
     found: dict[str, str] = {}
-    for place, module in unwrapped(model).named_modules():
-        before = bare_name(f"{place}.") if place else ""
+    for place, module in unwrap_module(model).named_modules():
+        before = strip_wrapper_names(f"{place}.") if place else ""
         names = known.get(id(module), {})
         found |= {before + name: before + first for name, first in names.items()}
     return found
 
 
-def live_state(model: nn.Module) -> dict[str, Any]:
+def live_state_dict(model: nn.Module) -> dict[str, Any]:
     """Return a model's state by bare names; parameters and buffers are the live ones.
 
     So a tensor under two names is the same object under both. A model with a `state_dict` of its
     own that cannot hand out live ones (`keep_vars`) gives what it gives.
     """
-    module = unwrapped(model)
-    live = _hands_out_live_ones(module)
+    module = unwrap_module(model)
+    live = _supports_keep_vars(module)
     state = module.state_dict(keep_vars=True) if live else module.state_dict()
-    return {bare_name(name): one for name, one in state.items()}
+    return {strip_wrapper_names(name): one for name, one in state.items()}
 
 
-def _hands_out_live_ones(module: nn.Module) -> bool:
+def _supports_keep_vars(module: nn.Module) -> bool:
     wanted = inspect.signature(module.state_dict).parameters.values()
     return any(
-        parameter.name == "keep_vars" or parameter.kind is parameter.VAR_KEYWORD
-        for parameter in wanted
+        parameter.name == "keep_vars" or parameter.kind is parameter.VAR_KEYWORD for parameter in wanted
     )
 
 
-def load_model(model: nn.Module, state: Mapping[str, Any]) -> None:
+def load_model_state(model: nn.Module, state: Mapping[str, Any]) -> None:
     """Load a state by bare names into a model; raises what its `load_state_dict` raises."""
-    module = unwrapped(model)
+    module = unwrap_module(model)
     live = module.state_dict()
-    names = {bare_name(name): name for name in live}
+    names = {strip_wrapper_names(name): name for name in live}
     renamed = OrderedDict((names.get(name, name), one) for name, one in state.items())
     renamed._metadata = getattr(live, "_metadata", {})  # type: ignore[attr-defined]  # noqa: SLF001  # torch reads it
     module.load_state_dict(renamed)
 
 
-def encode_model(
-    encoder: StateEncoder, path: str, model: nn.Module, aliases: Mapping[str, str]
-) -> Any:
+def encode_model_state(encoder: StateEncoder, path: str, model: nn.Module, aliases: Mapping[str, str]) -> Any:
     """Encode a model's state; return its skeleton. Raises StateError.
 
     A tied tensor is stored once: under the name that `aliases` gives, or else its first name.
     """
-    live = live_state(model)
+    live = live_state_dict(model)
     for name, first in aliases.items():
         if name in live and first in live and live[name] is not live[first]:
             raise StateError(
                 f"{name} and {first} of {path} are tied by the plan, but are two parameters here",
-                hint="tie them again after the model was changed, or take them out of the plan",
+                hint="assign one to the other again after the line that replaced it, or leave the pair "
+                "out of Plan(tied=...)",
             )
     pairs = {name: encoder.encode(f"{path}/{aliases.get(name, name)}", live[name]) for name in live}
     return {"dict": [[name, one] for name, one in pairs.items()]}
 
 
-def digest_copies(objects: Mapping[str, Any]) -> dict[str, int]:
+def digest_model_copies(objects: Mapping[str, Any]) -> dict[str, int]:
     """Return a number of the bits of each model whose parameters every rank has for itself.
 
-    Models that DDP or FSDP wraps, or that have DTensors, are left out. Equal bits have equal
-    numbers.
+    Models that DDP or FSDP wraps, or that have DTensors, are left out. Equal bits have equal numbers.
     """
     return {
-        name: sum(map(_bits, one.parameters()))
+        name: sum(map(_digest_bits, one.parameters()))
         for name, one in objects.items()
         if isinstance(one, nn.Module)
         and not any(isinstance(part, _AVERAGED) for part in one.modules())
-        and all(map(_is_plain, one.parameters()))
+        and all(map(_is_plain_tensor, one.parameters()))
     }
 
 
-def unlike_copies(everyone: Sequence[Mapping[str, int]]) -> str:
-    """Return which model differs between ranks, by what `digest_copies` found; empty if none."""
+def explain_differing_model_copies(everyone: Sequence[Mapping[str, int]]) -> str:
+    """Return which model differs between ranks, by `digest_model_copies`; empty if none."""
     for rank, other in enumerate(everyone):
         for name, digest in everyone[0].items():
             if other.get(name, digest) != digest:
                 return (
-                    f"{name} has other parameters on rank {rank} than on rank 0, whose are saved: "
+                    f"{name} has other parameters on rank {rank} than on rank 0, which is saved: "
                     "nothing averages its gradients. Build it by run.parallelize(build), or wrap "
                     "it in DistributedDataParallel"
                 )
     return ""
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def _is_plain_tensor(tensor: torch.Tensor) -> bool:
     strided = tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta
     return strided and not isinstance(tensor, DTensor) and not is_lazy(tensor)
 
 
-def _bits(tensor: torch.Tensor) -> int:
+def _digest_bits(tensor: torch.Tensor) -> int:
     """Return the sum of a tensor's bytes, by their places in a number: exact in any order."""
     flat = tensor.detach().contiguous().view(-1)
     flat = torch.view_as_real(flat).view(-1) if flat.is_complex() else flat
@@ -176,16 +172,16 @@ class ParameterNames:
     tied: dict[str, str] = field(default_factory=dict)
     _names: dict[int, list[str]] = field(default_factory=dict)
 
-    def of(self, parameter: torch.Tensor) -> str | None:
+    def first_name(self, parameter: torch.Tensor) -> str | None:
         """Return the first name of a parameter; None if it is of no registered model."""
-        names = self.all_of(parameter)
+        names = self.all_names(parameter)
         return names[0] if names else None
 
-    def all_of(self, parameter: torch.Tensor) -> list[str]:
+    def all_names(self, parameter: torch.Tensor) -> list[str]:
         """Return all names of a parameter, the first one that it is stored under."""
         return self._names.get(id(parameter), [])
 
-    def add(self, name: str, parameter: torch.Tensor, first: str) -> None:
+    def add_name(self, name: str, parameter: torch.Tensor, first: str) -> None:
         """Add a name of a parameter, and what it is stored under as far as a plan says."""
         names = self._names.setdefault(id(parameter), [])
         names += [alias for alias in (first, name) if alias not in names]
@@ -198,22 +194,23 @@ def name_parameters(objects: Mapping[str, Any], tied: TiedNames) -> ParameterNam
     found = ParameterNames()
     for prefix, model in models.items():
         before = f"{prefix}/" if len(models) > 1 else ""
-        aliases = aliases_of(model, tied)
-        for name, parameter in _parameters(model):
-            found.add(before + name, parameter, before + aliases.get(name, name))
+        aliases = map_tied_names(model, tied)
+        for name, parameter in _list_named_parameters(model):
+            found.add_name(before + name, parameter, before + aliases.get(name, name))
     return found
 
 
-def _parameters(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the parameters of a model, by the names of its state first."""
-    for name, one in live_state(model).items():
+def _list_named_parameters(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, one in live_state_dict(model).items():
         if isinstance(one, nn.Parameter):
             yield name, one
-    for name, one in unwrapped(model).named_parameters(remove_duplicate=False):
-        yield bare_name(name), one
+    for name, one in unwrap_module(model).named_parameters(remove_duplicate=False):
+        yield strip_wrapper_names(name), one
 
 
-def other_names(live: Mapping[str, Any], aliases: Mapping[str, str], name: str) -> Iterator[str]:
+def list_names_of_tied_tensor(
+    live: Mapping[str, Any], aliases: Mapping[str, str], name: str
+) -> Iterator[str]:
     """Yield the other names that a tensor of a model may be stored under, if it is tied."""
     first = aliases.get(name, name)
     known = (first, *(alias for alias, one in aliases.items() if one == first))
@@ -229,12 +226,12 @@ _OF_THE_RANK = frozenset({"params", "param_names"})
 """Entries of a group that say which parameters it has here; they are not hyperparameters."""
 
 
-def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
+def list_optimizer_parameters(optimizer: Optimizer) -> list[torch.Tensor]:
     """Return the parameters of all groups, in torch's order."""
     return [one for group in optimizer.param_groups for one in group["params"]]
 
 
-def is_by_parameter(optimizer: Optimizer, state: Any) -> bool:
+def is_torch_optimizer_state(optimizer: Optimizer, state: Any) -> bool:
     """Return whether a state has torch's form: numbers for parameters, in groups.
 
     An optimizer with a form of its own is kept as it is, like any other object.
@@ -247,32 +244,28 @@ def is_by_parameter(optimizer: Optimizer, state: Any) -> bool:
     ]
 
 
-def stored_names(optimizer: Optimizer, names: ParameterNames) -> list[str]:
+def list_stored_names(optimizer: Optimizer, names: ParameterNames) -> list[str]:
     """Return the name that each parameter of an optimizer is stored under, in torch's order."""
-    found = [names.of(parameter) for parameter in parameters_of(optimizer)]
+    found = [names.first_name(parameter) for parameter in list_optimizer_parameters(optimizer)]
     return [name or f"{_NUMBER}{number}" for number, name in enumerate(found)]
 
 
-def is_number(stored: str) -> bool:
+def is_stored_by_number(stored: str) -> bool:
     """Return whether a parameter is stored under a number, as it is of no registered model."""
     return stored.startswith(_NUMBER)
 
 
-def encode_optimizer(
-    encoder: StateEncoder,
-    path: str,
-    optimizer: Optimizer,
-    state: Mapping[str, Any],
-    names: ParameterNames,
+def encode_optimizer_state(
+    encoder: StateEncoder, path: str, optimizer: Optimizer, state: Mapping[str, Any], names: ParameterNames
 ) -> Any:
     """Encode the state of an optimizer by the names of its parameters; return its skeleton."""
-    stored = iter(stored_names(optimizer, names))
+    stored = iter(list_stored_names(optimizer, names))
     groups = []
     by_number: dict[int, str] = {}
     for group in state["param_groups"]:
         here = {number: next(stored) for number in group["params"]}
         by_number |= here
-        groups.append({"params": list(here.values()), "options": own_options(group)})
+        groups.append({"params": list(here.values()), "options": extract_hyperparameters(group)})
     present = set(by_number.values())
     parts = {
         "state": {by_number[key]: one for key, one in state["state"].items() if key in by_number},
@@ -284,7 +277,7 @@ def encode_optimizer(
     return encoder.encode(path, parts)
 
 
-def own_options(group: Mapping[str, Any]) -> dict[str, Any]:
+def extract_hyperparameters(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the hyperparameters of a group."""
     return {key: one for key, one in group.items() if key not in _OF_THE_RANK}
 
@@ -297,7 +290,7 @@ class SavedGroup:
     options: Any
 
 
-def group_options(
+def match_saved_options(
     path: str, optimizer: Optimizer, names: Sequence[str], groups: Sequence[SavedGroup]
 ) -> Iterator[Any]:
     """Yield the encoded options of each group of an optimizer; None where none were saved.
@@ -317,12 +310,12 @@ def group_options(
             raise StateError(
                 f"group {place} of {path} holds {here[0]} and {here[unlike]}, which were saved in "
                 "groups with different options",
-                hint="give the optimizer the groups that it had",
+                hint="give the optimizer the same groups as when it was saved",
             )
         yield found[0] if found else None
 
 
-def is_saved_by_name(skeleton: Any) -> bool:
-    """Return whether an encoded state is one of `encode_optimizer`."""
+def is_optimizer_saved_by_name(skeleton: Any) -> bool:
+    """Return whether an encoded state is one of `encode_optimizer_state`."""
     pairs = skeleton.get("dict", ()) if isinstance(skeleton, dict) else ()
     return [key for key, _ in pairs] == ["state", "others", "groups", "tied", "more"]

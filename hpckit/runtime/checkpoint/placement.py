@@ -1,12 +1,10 @@
 """How tensors lie on ranks: who writes how much of what all have, and what others are cut like.
 
-Shares are even, and the same on every rank without communication. A tensor too large for an even
-share is cut into pieces along its first dimension; otherwise all ranks would wait for the one with
-the largest embedding.
+Shares are even, and the same on every rank without communication. A tensor too large for an even share is cut
+into pieces along its first dimension; otherwise all ranks would wait for the one with the largest embedding.
 
-A model tells by its parameters where its sharded tensors belong. Another object, such as a moving
-average, may not have its tensors yet when it is loaded; so a save records which parameter each of
-them is cut like.
+A model tells by its parameters where its sharded tensors belong. Another object, such as a moving average,
+may not have its tensors yet when it is loaded; so a save records which parameter each of them is cut like.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor import empty as empty_dtensor
 
 from hpckit.runtime.checkpoint.errors import StateError
-from hpckit.runtime.checkpoint.model_state import TiedNames, bare_name, live_state
+from hpckit.runtime.checkpoint.model_state import TiedNames, live_state_dict, strip_wrapper_names
 from hpckit.values import dataclass
 
 SavedPlacement = Mapping[str, Any]
@@ -42,29 +40,29 @@ class ModelTensors:
     tied: TiedNames
 
     @cached_property
-    def all(self) -> dict[str, torch.Tensor]:
+    def tensors_by_name(self) -> dict[str, torch.Tensor]:
         """The tensors by name."""
         models = {name: one for name, one in self.objects.items() if isinstance(one, nn.Module)}
         return {
             f"{model}/{name}": tensor
             for model, one in models.items()
-            for name, tensor in live_state(one).items()
+            for name, tensor in live_state_dict(one).items()
             if isinstance(tensor, torch.Tensor)
         }
 
     @cached_property
-    def sharded(self) -> dict[str, DTensor]:
+    def sharded_tensors(self) -> dict[str, DTensor]:
         """Those that are sharded."""
-        return {name: one for name, one in self.all.items() if isinstance(one, DTensor)}
+        return {name: one for name, one in self.tensors_by_name.items() if isinstance(one, DTensor)}
 
     @cached_property
-    def _alike(self) -> dict[object, list[str]]:
+    def _names_by_placement(self) -> dict[object, list[str]]:
         found: dict[object, list[str]] = {}
-        for name, one in self.sharded.items():
-            found.setdefault(_cut(one), []).append(name)
+        for name, one in self.sharded_tensors.items():
+            found.setdefault(_placement_key(one), []).append(name)
         return found
 
-    def describe(self, path: str, tensor: DTensor) -> SavedPlacement:
+    def describe_placement(self, path: str, tensor: DTensor) -> SavedPlacement:
         """Return how a tensor lies on ranks, to save it; raises StateError if it is no values."""
         if any(isinstance(placement, Partial) for placement in tensor.placements):
             raise StateError(
@@ -72,36 +70,36 @@ class ModelTensors:
                 f"({', '.join(map(str, tensor.placements))}); allowed are sharded and whole ones",
                 hint="put .full_tensor() of it into the state",
             )
-        alike = self._alike.get(_cut(tensor), [])
+        alike = self._names_by_placement.get(_placement_key(tensor), [])
         # `average/shadow/blocks.0.weight` ends with the bare name of `model/blocks.0.weight`.
-        parts = bare_name(path).split("/")
+        parts = strip_wrapper_names(path).split("/")
         ends = {"/".join(parts[start:]): start for start in range(1, len(parts))}
         named = {one: ends[bare] for one in alike if (bare := one.partition("/")[2]) in ends}
         if named:
             return {"like": min(named, key=named.__getitem__), "named": True}
         if alike:
             return {"like": alike[0], "named": False}
-        placements = [_encoded(placement) for placement in tensor.placements]
+        placements = [_placement_to_json(placement) for placement in tensor.placements]
         mesh = next(
-            (n for n, one in self.sharded.items() if one.device_mesh == tensor.device_mesh), None
+            (n for n, one in self.sharded_tensors.items() if one.device_mesh == tensor.device_mesh), None
         )
         if mesh is None or None in placements:
             return {}
         return {"mesh": mesh, "placements": placements}
 
 
-def _cut(tensor: DTensor) -> object:
+def _placement_key(tensor: DTensor) -> object:
     return tuple(tensor.shape), tuple(tensor.placements), tensor.device_mesh
 
 
-def _encoded(placement: Placement) -> list[Any] | None:
+def _placement_to_json(placement: Placement) -> list[Any] | None:
     """Return a placement as JSON; None for one that depends on others, such as a strided shard."""
     if type(placement) is Shard:
         return ["shard", placement.dim]
     return ["replicate"] if type(placement) is Replicate else None
 
 
-def _decoded(placement: list[Any]) -> Placement:
+def _placement_from_json(placement: list[Any]) -> Placement:
     return Shard(placement[1]) if placement[0] == "shard" else Replicate()
 
 
@@ -120,9 +118,9 @@ class Placements:
     @cached_property
     def may_shard(self) -> bool:
         """Whether a tensor may be sharded here: others are, or the layout is for that."""
-        return self.cut or bool(self.models.sharded)
+        return self.cut or bool(self.models.sharded_tensors)
 
-    def template(
+    def find_sharding_template(
         self, key: str, saved: tuple[torch.Size, SavedPlacement | None], live: Any
     ) -> torch.Tensor | None:
         """Return a tensor that is cut as that of a key has to be; None for a whole one.
@@ -136,23 +134,25 @@ class Placements:
             return live
         if placement is None or (known and not self.same_layout):
             return None
-        found = next(self._made_again(shape, placement), None)
+        found = next(self._list_sharding_templates(shape, placement), None)
         if found is None and self.may_shard:
             raise StateError(
                 f"{key} was sharded over ranks when {self.source} was saved, and nothing says how "
-                "it is to be here: the object does not have it yet",
+                "to shard it here: the object does not have it yet",
                 hint="make it before run.steps(), as it is in the first step, such as p.clone() of "
                 "each parameter; or put plain tensors into the state, by .full_tensor()",
             )
         return found
 
-    def _made_again(self, shape: torch.Size, placement: SavedPlacement) -> Iterator[torch.Tensor]:
-        like = self.models.all.get(placement.get("like", ""))
+    def _list_sharding_templates(
+        self, shape: torch.Size, placement: SavedPlacement
+    ) -> Iterator[torch.Tensor]:
+        like = self.models.tensors_by_name.get(placement.get("like", ""))
         if like is not None and like.shape == shape and (placement["named"] or self.same_layout):
             yield like
-        mesh = self.models.sharded.get(placement.get("mesh", ""))
+        mesh = self.models.sharded_tensors.get(placement.get("mesh", ""))
         if mesh is not None and self.same_layout:
-            cut = [_decoded(item) for item in placement["placements"]]
+            cut = [_placement_from_json(item) for item in placement["placements"]]
             yield empty_dtensor(shape, device_mesh=mesh.device_mesh, placements=cut)
 
 
@@ -175,12 +175,12 @@ class TensorPiece:
     shape: torch.Size
 
 
-def size(tensor: torch.Tensor) -> int:
+def count_tensor_bytes(tensor: torch.Tensor) -> int:
     """Return the bytes of a tensor; for a sharded tensor, of all its shards."""
     return tensor.numel() * tensor.element_size()
 
 
-def assign_shares(sizes: Mapping[K, int], shares: int) -> dict[K, int]:
+def assign_keys_to_shares(sizes: Mapping[K, int], shares: int) -> dict[K, int]:
     """Assign each key to one of `shares` shares, evenly by size; the same on every rank."""
     loads = [(0, share) for share in range(shares)]  # a heap: the least load, the first of equals
     owners: dict[K, int] = {}
@@ -190,16 +190,16 @@ def assign_shares(sizes: Mapping[K, int], shares: int) -> dict[K, int]:
     return owners
 
 
-def own_pieces(
+def cut_own_tensor_pieces(
     tensors: Mapping[str, torch.Tensor], rank: int, world_size: int
 ) -> list[TensorPiece]:
     """Return the share of a rank in tensors that all ranks have: views of them, no copies."""
     extents = tuple(
-        TensorExtent(key, one.shape[0] if one.dim() else None, size(one))
+        TensorExtent(key, one.shape[0] if one.dim() else None, count_tensor_bytes(one))
         for key, one in tensors.items()
     )
     pieces = []
-    for at in own_rows(extents, rank, world_size):
+    for at in find_own_tensor_rows(extents, rank, world_size):
         tensor = tensors[at.key]
         rows = tensor if at.stop is None else tensor[at.start : at.stop]
         pieces.append(TensorPiece(key=at.key, start=at.start, tensor=rows, shape=tensor.shape))
@@ -225,22 +225,20 @@ class TensorRows:
 
 
 @lru_cache(maxsize=2)
-def own_rows(
+def find_own_tensor_rows(
     extents: tuple[TensorExtent, ...], rank: int, world_size: int
 ) -> tuple[TensorRows, ...]:
-    """Return the share of a rank, as `own_pieces` does; cached, because every save asks for it."""
+    """Return the share of a rank, like `cut_own_tensor_pieces`; cached, as every save asks for it."""
     total = sum(extent.size for extent in extents)
     limit = max(LEAST, total // (world_size * _PER_RANK)) if world_size > 1 else total
     pieces = {
-        (at.key, at.start): (at, size)
-        for extent in extents
-        for at, size in _pieces_of(extent, limit)
+        (at.key, at.start): (at, size) for extent in extents for at, size in _cut_into_pieces(extent, limit)
     }
-    owners = assign_shares({at: size for at, (_, size) in pieces.items()}, world_size)
+    owners = assign_keys_to_shares({at: size for at, (_, size) in pieces.items()}, world_size)
     return tuple(at for key, (at, _) in pieces.items() if owners[key] == rank)
 
 
-def _pieces_of(extent: TensorExtent, limit: int) -> Iterator[tuple[TensorRows, int]]:
+def _cut_into_pieces(extent: TensorExtent, limit: int) -> Iterator[tuple[TensorRows, int]]:
     if extent.rows is None or extent.size <= limit:
         yield TensorRows(extent.key), extent.size
         return

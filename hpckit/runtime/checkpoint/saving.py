@@ -17,7 +17,7 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.checkpoint import journal, manifest, storage
 from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
-from hpckit.runtime.checkpoint.group import Group, Problem, ProblemKind, first_problem
+from hpckit.runtime.checkpoint.group import Group, Problem, ProblemKind, find_main_problem
 from hpckit.runtime.checkpoint.manifest import FileSum, Manifest
 from hpckit.runtime.checkpoint.state import StateCapture
 from hpckit.runtime.clock import now
@@ -69,41 +69,43 @@ class Saver:
         this long, then raise UnsavedStateError.
         """
         begun = time.monotonic()
-        tries = _tries(patience)
+        tries = _pause_before_retries(patience)
         while True:
-            outcome = self._try(capture, begun)
+            outcome = self._try_save(capture, begun)
             if isinstance(outcome, SaveOutcome):
                 return outcome
             if outcome.kind in _HOPELESS:
-                raise outcome.error(f"the checkpoint of step {capture.step}")
+                raise outcome.to_error(f"the checkpoint of step {capture.step}")
             if outcome.kind is ProblemKind.full:
-                self._prune(journal.FEWEST)
-            if not self.group.first(lambda: next(tries, False)).value:
+                self._prune_old_checkpoints(journal.FEWEST)
+            if not self.group.call_on_first_rank(lambda: next(tries, False)).value:
                 break
         if patience is not None:
-            raise _unsaved(capture, outcome, patience)
+            raise _unsaved_state_error(capture, outcome, patience)
         if outcome.kind not in _PASSING:
-            raise outcome.error(f"the checkpoint of step {capture.step}")
-        return _given_up(capture, outcome, timedelta(seconds=time.monotonic() - begun))
+            raise outcome.to_error(f"the checkpoint of step {capture.step}")
+        return _failed_save_outcome(capture, outcome, timedelta(seconds=time.monotonic() - begun))
 
-    def _try(self, capture: StateCapture, begun: float) -> SaveOutcome | Problem:
-        made = self.group.first(lambda: self.checkpoint_folder.new(capture.step, self.epoch))
+    def _try_save(self, capture: StateCapture, begun: float) -> SaveOutcome | Problem:
+        made = self.group.call_on_first_rank(
+            lambda: self.checkpoint_folder.make_save_folder(capture.step, self.epoch)
+        )
         if made.problem is not None:
             return made.problem
-        folder = made.result("making the folder")
-        outcome = self._write(folder, capture, begun)
+        folder = made.value_or_raise("making the folder")
+        outcome = self._write_and_commit(folder, capture, begun)
         if isinstance(outcome, Problem):
-            self.group.first(lambda: _remove_torn(folder))
+            self.group.call_on_first_rank(lambda: _remove_failed_save(folder))
             self.found |= {folder}  # for whatever is left of it, once the disk answers again
         return outcome
 
-    def _write(self, folder: Path, capture: StateCapture, begun: float) -> SaveOutcome | Problem:
-        parts = self.group.each(lambda: self._write_own(folder, capture))
-        problem = first_problem(parts)
+    def _write_and_commit(self, folder: Path, capture: StateCapture, begun: float) -> SaveOutcome | Problem:
+        parts = self.group.call_on_every_rank(lambda: self._write_own_tensors(folder, capture))
+        problem = find_main_problem(parts)
         if problem is not None:
             return problem
         files = {name: one for part in parts if part.value for name, one in part.value.items()}
-        committed = self.group.first(lambda: self._commit(folder, capture, files))
+        committed = self.group.call_on_first_rank(lambda: self._commit_checkpoint(folder, capture, files))
         if committed.problem is not None:
             return committed.problem
         return SaveOutcome(
@@ -112,10 +114,10 @@ class Saver:
             folder=folder,
             size=sum(file.size for file in files.values()),
             duration=timedelta(seconds=time.monotonic() - begun),
-            warning=self._prune(self.keep),
+            warning=self._prune_old_checkpoints(self.keep),
         )
 
-    def _write_own(self, folder: Path, capture: StateCapture) -> dict[str, FileSum]:
+    def _write_own_tensors(self, folder: Path, capture: StateCapture) -> dict[str, FileSum]:
         names, sums = storage.write_tensors(folder, capture, self.group)
         rank = self.group.rank
         expected = {name for name in names if name.startswith(f"__{rank}_")}
@@ -125,10 +127,8 @@ class Saver:
             raise CheckpointError(f"{wrote}; torch names {sorted(expected)}")
         return sums
 
-    def _commit(self, folder: Path, capture: StateCapture, files: dict[str, FileSum]) -> None:
-        kept = [
-            entry.manifest.serial for entry in self.checkpoint_folder.entries() if entry.manifest
-        ]
+    def _commit_checkpoint(self, folder: Path, capture: StateCapture, files: dict[str, FileSum]) -> None:
+        kept = [entry.manifest.serial for entry in self.checkpoint_folder.list_entries() if entry.manifest]
         self._serial = max([self._serial, *kept]) + 1
         record = Manifest(
             step=capture.step,
@@ -142,32 +142,30 @@ class Saver:
             files=files,
             created_at=now().isoformat(timespec="milliseconds"),
         )
-        manifest.commit(folder, record, self.may_commit)
-        self.checkpoint_folder.know(folder, record)
+        manifest.commit_checkpoint(folder, record, self.may_commit)
+        self.checkpoint_folder.remember_commit(folder, record)
 
-    def _prune(self, keep: int) -> str:
-        """Remove what retention allows; return a warning if that failed."""
-        problem = self.group.first(lambda: self._remove_superfluous(keep)).problem
+    def _prune_old_checkpoints(self, keep: int) -> str:
+        problem = self.group.call_on_first_rank(lambda: self._remove_superfluous(keep)).problem
         return f"older checkpoints could not be removed: {problem.text}" if problem else ""
 
     def _remove_superfluous(self, keep: int) -> None:
         if not self.may_commit():
             return
-        entries = self.checkpoint_folder.entries()
-        for torn in journal.abandoned(entries, self.epoch, self.found):
-            self.checkpoint_folder.remove(torn.folder)
-        history = journal.read_journal(self.checkpoint_folder.journal)
-        for entry in journal.superfluous(entries, history, keep):
-            self.checkpoint_folder.remove(entry.folder)
+        entries = self.checkpoint_folder.list_entries()
+        for torn in journal.find_abandoned_checkpoints(entries, self.epoch, self.found):
+            self.checkpoint_folder.remove_checkpoint(torn.folder)
+        history = journal.read_journal(self.checkpoint_folder.journal_path)
+        for entry in journal.find_superfluous_checkpoints(entries, history, keep):
+            self.checkpoint_folder.remove_checkpoint(entry.folder)
 
 
-def _remove_torn(folder: Path) -> None:
-    """Remove the remains of a failed save, unless it was committed after all."""
+def _remove_failed_save(folder: Path) -> None:
     if not (folder / manifest.NAME).exists():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _tries(patience: timedelta | None) -> Iterator[bool]:
+def _pause_before_retries(patience: timedelta | None) -> Iterator[bool]:
     """Yield True, after a pause, while another try is due; used on rank 0 only."""
     if patience is None:
         yield True
@@ -179,7 +177,7 @@ def _tries(patience: timedelta | None) -> Iterator[bool]:
         yield True
 
 
-def _unsaved(capture: StateCapture, problem: Problem, patience: timedelta) -> UnsavedStateError:
+def _unsaved_state_error(capture: StateCapture, problem: Problem, patience: timedelta) -> UnsavedStateError:
     kind = FullDiskError if problem.kind is ProblemKind.full else UnsavedStateError
     return kind(
         f"the last state, of step {capture.step}, could not be saved within "
@@ -190,9 +188,9 @@ def _unsaved(capture: StateCapture, problem: Problem, patience: timedelta) -> Un
     )
 
 
-def _given_up(capture: StateCapture, problem: Problem, duration: timedelta) -> SaveOutcome:
+def _failed_save_outcome(capture: StateCapture, problem: Problem, duration: timedelta) -> SaveOutcome:
     full = problem.kind is ProblemKind.full
-    why = "the disk is full" if full else "its file system does not answer as it should"
+    why = "the disk is full" if full else "its file system does not respond correctly"
     return SaveOutcome(
         committed=False,
         step=capture.step,

@@ -35,9 +35,9 @@ from torch.futures import Future
 from torch.serialization import get_crc32_options, set_crc32_options
 
 from hpckit.runtime.checkpoint.disk import SummingFileSystem
-from hpckit.runtime.checkpoint.encoding import unpack_skeleton
+from hpckit.runtime.checkpoint.encoding import json_from_byte_tensor
 from hpckit.runtime.checkpoint.errors import CheckpointError
-from hpckit.runtime.checkpoint.group import Group, passing
+from hpckit.runtime.checkpoint.group import Group, find_transient_errno
 from hpckit.runtime.checkpoint.manifest import FileSum
 from hpckit.runtime.checkpoint.placement import TensorPiece
 from hpckit.runtime.checkpoint.state import StateCapture
@@ -80,22 +80,21 @@ class _Unpickler(pickle.Unpickler):
         if (module, name) in _KNOWN:
             return super().find_class(module, name)
         if (module, name) == ("builtins", "getattr"):
-            return _enum_member
-        raise _foreign(f"{module}.{name}")
+            return _find_enum_member
+        raise _unexpected_pickle_name_error(f"{module}.{name}")
 
 
-def _enum_member(kind: object, name: object) -> Enum:
-    """Return a member of an enum by its name: what Python 3.11.2 pickles of it."""
+def _find_enum_member(kind: object, name: object) -> Enum:
     if isinstance(kind, EnumType) and isinstance(name, str) and name in kind.__members__:
         member: Enum = kind[name]
         return member
-    raise _foreign(f"the attribute {name!r} of {kind!r}")
+    raise _unexpected_pickle_name_error(f"the attribute {name!r} of {kind!r}")
 
 
-def _foreign(named: str) -> CheckpointError:
+def _unexpected_pickle_name_error(named: str) -> CheckpointError:
     return CheckpointError(
         f"{NAME} names {named}, which describes no tensor: torch did not write it",
-        hint="look who may write to the folder of this checkpoint",
+        hint="check who can write to the folder of this checkpoint",
     )
 
 
@@ -129,7 +128,7 @@ class _Writer(FileSystemWriter):
 
     def write_data(self, plan: Any, planner: Any) -> Future[Any]:
         """Write this rank's tensors; raises OSError if the disk is full or away."""
-        with _disk_named():
+        with _raise_disk_errors_as_oserror():
             return super().write_data(plan, planner)
 
     def finish(self, metadata: Any, results: Any) -> None:
@@ -137,19 +136,17 @@ class _Writer(FileSystemWriter):
 
         Older versions of torch tell the files to their file alone, and not to the caller of `save`.
         """
-        metadata.storage_data = {
-            one.index: one.storage_data for written in results for one in written
-        }
-        with _disk_named():
+        metadata.storage_data = {one.index: one.storage_data for written in results for one in written}
+        with _raise_disk_errors_as_oserror():
             super().finish(metadata, results)
 
 
 @contextmanager
-def _disk_named() -> Iterator[None]:
+def _raise_disk_errors_as_oserror() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        number = passing(error)
+        number = find_transient_errno(error)
         if number is not None:
             raise OSError(number, os.strerror(number)) from error
         raise
@@ -160,25 +157,23 @@ class _Planner(DefaultSavePlanner):
 
     def __init__(self, pieces: Iterable[TensorPiece]) -> None:
         super().__init__()
-        self._pieces = {_index(piece): piece for piece in pieces}
+        self._pieces = {_piece_index(piece): piece for piece in pieces}
 
     def create_local_plan(self) -> SavePlan:
         """Return torch's plan and an item for each piece."""
         plan = super().create_local_plan()
-        items = [_item(piece) for piece in self._pieces.values()]
+        items = [_piece_write_item(piece) for piece in self._pieces.values()]
         paths = {piece.key: (piece.key,) for piece in self._pieces.values()}
-        self.plan = replace(
-            plan, items=[*plan.items, *items], planner_data=plan.planner_data | paths
-        )
+        self.plan = replace(plan, items=[*plan.items, *items], planner_data=plan.planner_data | paths)
         return self.plan
 
     def lookup_object(self, index: MetadataIndex) -> Any:
         """Return the object of an item; torch has numbered the items by then."""
         piece = self._pieces.get(MetadataIndex(index.fqn, index.offset))
-        return super().lookup_object(index) if piece is None else _by_itself(piece.tensor)
+        return super().lookup_object(index) if piece is None else _view_with_own_storage(piece.tensor)
 
 
-def _by_itself(rows: torch.Tensor) -> torch.Tensor:
+def _view_with_own_storage(rows: torch.Tensor) -> torch.Tensor:
     """Return rows as a tensor whose storage is only these rows, at the same place in memory.
 
     torch would save the storage of the whole tensor, or copy the rows first.
@@ -189,21 +184,19 @@ def _by_itself(rows: torch.Tensor) -> torch.Tensor:
     return flat.view(rows.dtype).view(rows.shape)
 
 
-def _index(piece: TensorPiece) -> MetadataIndex:
+def _piece_index(piece: TensorPiece) -> MetadataIndex:
     return MetadataIndex(piece.key, torch.Size([piece.start, *[0] * (len(piece.shape) - 1)]))
 
 
-def _item(piece: TensorPiece) -> WriteItem:
-    index = _index(piece)
+def _piece_write_item(piece: TensorPiece) -> WriteItem:
+    index = _piece_index(piece)
     chunk = ChunkStorageMetadata(offsets=cast("torch.Size", index.offset), sizes=piece.tensor.shape)
     properties = TensorProperties.create_from_tensor(piece.tensor)
     data = TensorWriteData(chunk=chunk, properties=properties, size=piece.shape)
     return WriteItem(index=index, type=WriteItemType.SHARD, tensor_data=data)
 
 
-def write_tensors(
-    folder: Path, capture: StateCapture, group: Group
-) -> tuple[set[str], dict[str, FileSum]]:
+def write_tensors(folder: Path, capture: StateCapture, group: Group) -> tuple[set[str], dict[str, FileSum]]:
     """Write the tensors of all ranks to disk, in a folder.
 
     Return the names of all files, and the sums of those that this rank wrote. Collective. Raises
@@ -211,7 +204,7 @@ def write_tensors(
     disk later refused what it had accepted.
     """
     writer = _Writer(folder, single_file_per_rank=True, sync_files=False, thread_count=1)
-    with SummingFileSystem() as files, _alone(), _without_inner_sums():
+    with SummingFileSystem() as files, _silence_torch_warnings(), _skip_torch_checksums():
         writer.fs = files
         metadata: Any = save(
             dict(capture.tensors),
@@ -220,12 +213,12 @@ def write_tensors(
             process_group=group.process_group,
             no_dist=group.process_group is None,
         )
-        sums = files.settle()
+        sums = files.wait_until_on_disk()
     return {piece.relative_path for piece in metadata.storage_data.values()}, sums
 
 
 @contextmanager
-def _without_inner_sums() -> Iterator[None]:
+def _skip_torch_checksums() -> Iterator[None]:
     """Let torch.save leave out its own checksums, a third of its time: torch never reads them.
 
     The manifest has checksums. In torch 2.13 the option is local to this thread; in versions where
@@ -239,36 +232,36 @@ def _without_inner_sums() -> Iterator[None]:
         set_crc32_options(before)
 
 
-def saved_tensors(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
+def read_tensor_shapes(folder: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
     """Return shape and type of each tensor of a checkpoint by key; raises CheckpointError."""
     tensors = {}
     for key, kept in read_metadata(folder).state_dict_metadata.items():
         if not isinstance(kept, TensorStorageMetadata):
-            raise CheckpointError(f"{key} is no tensor; hpckit writes nothing but tensors")
+            raise CheckpointError(f"{key} is not a tensor; hpckit writes only tensors")
         tensors[key] = kept.size, kept.properties.dtype
     return tensors
 
 
-def read_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+def read_into_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Fill the tensors, or the shards of them that this rank has.
 
     Each rank reads by itself, and ranks may read different keys. Raises CheckpointException (a
     BaseException), and OSError.
     """
-    with _alone():
+    with _silence_torch_warnings():
         load(dict(tensors), storage_reader=MetadataReader(folder), no_dist=True)
 
 
 def read_skeletons(folder: Path, keys: Iterable[str]) -> dict[str, Any]:
     """Return the skeletons with these keys, unpacked; raises the same errors."""
-    saved = saved_tensors(folder)
+    saved = read_tensor_shapes(folder)
     packed = {key: torch.empty(saved[key][0], dtype=saved[key][1]) for key in keys}
-    read_tensors(folder, packed)
-    return {key: unpack_skeleton(one) for key, one in packed.items()}
+    read_into_tensors(folder, packed)
+    return {key: json_from_byte_tensor(one) for key, one in packed.items()}
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _silence_torch_warnings() -> Iterator[None]:
     """Keep torch from warning of itself, and that each rank works by itself: it is meant to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="TypedStorage is deprecated")

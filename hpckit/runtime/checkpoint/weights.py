@@ -1,8 +1,7 @@
 """The models in a checkpoint as one file, for inference and other tools.
 
-Tensors are read straight into a mapping of a file, one after the other: a model needs no more
-memory than a few of its largest saved tensors. Nothing but tensors is written, and nothing of the
-optimizer.
+Tensors are read straight into a mapping of a file, one after the other: a model needs no more memory than a
+few of its largest saved tensors. Nothing but tensors is written, and nothing of the optimizer.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from hpckit.runtime.checkpoint import state, storage
-from hpckit.runtime.checkpoint.encoding import encoded_keys
+from hpckit.runtime.checkpoint.encoding import find_tensor_keys
 from hpckit.runtime.checkpoint.errors import CheckpointError, StateError
-from hpckit.runtime.checkpoint.group import problem_of
+from hpckit.runtime.checkpoint.group import problem_from_error
 from hpckit.runtime.checkpoint.manifest import Manifest
-from hpckit.runtime.checkpoint.readers import join_model
+from hpckit.runtime.checkpoint.readers import join_model_parts
 from hpckit.values import dataclass
 
 _ALIGNED = 64
@@ -61,12 +60,12 @@ class ModelWeights:
     left_out: tuple[str, ...] = ()
 
     @property
-    def size(self) -> int:
+    def total_bytes(self) -> int:
         """Bytes of all tensors; a tied one counts once."""
-        return sum(_bytes(*self.shapes[key]) for key in set(self.keys.values()))
+        return sum(_count_tensor_bytes(*self.shapes[key]) for key in set(self.keys.values()))
 
 
-def find_weights(folder: Path, manifest: Manifest) -> ModelWeights:
+def find_model_weights(folder: Path, manifest: Manifest) -> ModelWeights:
     """Return what the models in a checkpoint consist of; raises StateError if there is none.
 
     Names are those of the model's state; with several models, they begin with the model's name:
@@ -79,17 +78,17 @@ def find_weights(folder: Path, manifest: Manifest) -> ModelWeights:
             hint="register the model: run.state(model=…)",
         )
     encoded: dict[str, Any] = {}
-    with _readable(folder):
-        saved = storage.saved_tensors(folder)
+    with _convert_read_errors(folder):
+        saved = storage.read_tensor_shapes(folder)
         for model in manifest.models:
-            parts = state.skeleton_keys(model, saved)
+            parts = state.find_skeleton_keys(model, saved)
             skeletons = storage.read_skeletons(folder, parts)
             before = f"{model}." if len(manifest.models) > 1 else ""
-            joined = join_model([skeletons[part] for part in parts])
+            joined = join_model_parts([skeletons[part] for part in parts])
             encoded |= {before + name: one for name, one in joined.items()}
     kinds = {"tensor", "strided"}
     tensors = {n: one for n, one in encoded.items() if isinstance(one, dict) and kinds & one.keys()}
-    keys = {name: next(encoded_keys(one)) for name, one in sorted(tensors.items())}
+    keys = {name: next(find_tensor_keys(one)) for name, one in sorted(tensors.items())}
     return ModelWeights(
         folder=folder,
         keys=keys,
@@ -99,26 +98,23 @@ def find_weights(folder: Path, manifest: Manifest) -> ModelWeights:
 
 
 @contextmanager
-def _readable(folder: Path) -> Iterator[None]:
-    """Raise what torch raises while reading, a BaseException, as CheckpointError."""
+def _convert_read_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except CheckpointException as error:
-        raise CheckpointError(
-            f"{folder.name} cannot be read: {problem_of(error, 0).text}"
-        ) from error
+        raise CheckpointError(f"{folder.name} cannot be read: {problem_from_error(error, 0).text}") from error
 
 
-def write_torch(weights: ModelWeights, file: IO[bytes]) -> None:
+def write_torch_file(weights: ModelWeights, file: IO[bytes]) -> None:
     """Write a state dict that `torch.load(file, weights_only=True)` returns; raises OSError.
 
     A mapped file of the same size, without a name, lies next to it until the end.
     """
     keys = sorted(set(weights.keys.values()))
     with tempfile.TemporaryFile(dir=Path(file.name).parent) as mapped:
-        tensors = _mapped(mapped, 0, [(key, *weights.shapes[key]) for key in keys], _ALIGNED)
-        with _readable(weights.folder):
-            storage.read_tensors(weights.folder, tensors)
+        tensors = _memory_map_tensors(mapped, 0, [(key, *weights.shapes[key]) for key in keys], _ALIGNED)
+        with _convert_read_errors(weights.folder):
+            storage.read_into_tensors(weights.folder, tensors)
         torch.save({name: tensors[key] for name, key in weights.keys.items()}, file)
 
 
@@ -132,28 +128,28 @@ def write_safetensors(weights: ModelWeights, file: IO[bytes]) -> None:
     for name, key in weights.keys.items():
         if weights.shapes[key][1] not in SAFETENSORS_TYPES:
             raise StateError(
-                f"{name} is {weights.shapes[key][1]}, which safetensors has no name for",
+                f"{name} has type {weights.shapes[key][1]}, which safetensors does not have",
                 hint="export to a file of torch: -o model.pt",
             )
     wanted = [(name, *weights.shapes[key]) for name, key in weights.keys.items()]
     wanted.sort(key=lambda one: (-one[2].itemsize, one[0]))
-    header = _header(wanted)
+    header = _build_safetensors_header(wanted)
     file.write(header)
     file.flush()
-    tensors = _mapped(file, len(header), wanted, 1)
+    tensors = _memory_map_tensors(file, len(header), wanted, 1)
     names = {key: name for name, key in weights.keys.items()}
-    with _readable(weights.folder):
-        storage.read_tensors(weights.folder, {key: tensors[name] for key, name in names.items()})
+    with _convert_read_errors(weights.folder):
+        storage.read_into_tensors(weights.folder, {key: tensors[name] for key, name in names.items()})
     for name, key in weights.keys.items():
         if names[key] != name:
             tensors[name].copy_(tensors[names[key]])
 
 
-def _header(tensors: Iterable[tuple[str, torch.Size, torch.dtype]]) -> bytes:
+def _build_safetensors_header(tensors: Iterable[tuple[str, torch.Size, torch.dtype]]) -> bytes:
     described: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, shape, dtype in tensors:
-        start, end = end, end + _bytes(shape, dtype)
+        start, end = end, end + _count_tensor_bytes(shape, dtype)
         described[name] = {
             "dtype": SAFETENSORS_TYPES[dtype],
             "shape": list(shape),
@@ -164,7 +160,7 @@ def _header(tensors: Iterable[tuple[str, torch.Size, torch.dtype]]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _mapped(
+def _memory_map_tensors(
     file: IO[bytes], start: int, tensors: Iterable[tuple[str, torch.Size, torch.dtype]], align: int
 ) -> dict[str, torch.Tensor]:
     """Return tensors that lie in a file, one after the other, from `start` on.
@@ -175,20 +171,23 @@ def _mapped(
     for name, shape, dtype in tensors:
         start += -start % align
         places[name] = start, shape, dtype
-        start += _bytes(shape, dtype)
+        start += _count_tensor_bytes(shape, dtype)
     os.posix_fallocate(file.fileno(), 0, max(start, 1))
     mapped = mmap.mmap(file.fileno(), max(start, 1))
     return {
-        name: _at(mapped, offset, shape, dtype) for name, (offset, shape, dtype) in places.items()
+        name: _memory_map_tensor_at(mapped, offset, shape, dtype)
+        for name, (offset, shape, dtype) in places.items()
     }
 
 
-def _at(mapped: mmap.mmap, offset: int, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+def _memory_map_tensor_at(
+    mapped: mmap.mmap, offset: int, shape: torch.Size, dtype: torch.dtype
+) -> torch.Tensor:
     if not shape.numel():
         return torch.empty(shape, dtype=dtype)
     flat = torch.frombuffer(mapped, dtype=dtype, count=shape.numel(), offset=offset)
     return flat.view(shape)
 
 
-def _bytes(shape: torch.Size, dtype: torch.dtype) -> int:
+def _count_tensor_bytes(shape: torch.Size, dtype: torch.dtype) -> int:
     return shape.numel() * dtype.itemsize

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from hpckit.patterns import lazy_pattern
-from hpckit.record.ownership import PathStatus, judge_data, place_stranger, weights_file
+from hpckit.record.ownership import PathStatus, explain_unsafe_path, explain_untrusted_data, find_weights_file
 from hpckit.runtime.checkpoint.errors import CheckpointError, ForeignFolderError
 from hpckit.runtime.checkpoint.weights import SAFETENSORS_TYPES
 
@@ -36,31 +36,31 @@ _EXTRA_STATE = "_extra_state"
 _DTYPES = {name: dtype for dtype, name in SAFETENSORS_TYPES.items()}
 
 
-def map_weights(path: Path) -> dict[str, torch.Tensor]:
+def memory_map_weights(path: Path) -> dict[str, torch.Tensor]:
     """Return the tensors in a file, a folder, or the parts of an index by their names, mapped.
 
     Raises ForeignFolderError for a file that another user could have changed, CheckpointError for
     one that is damaged or holds something else, and OSError.
     """
-    path = weights_file(path)
-    with _opened(path) as handle:
+    path = find_weights_file(path)
+    with _open_trusted_file(path) as handle:
         if path.suffix == ".json":
-            return _of_parts(path, handle)
+            return _map_indexed_parts(path, handle)
         head = os.pread(handle, len(_ZIP), 0)
-        return _of_torch(path, handle) if head == _ZIP else _of_safetensors(path, handle)
+        return _map_torch_file(path, handle) if head == _ZIP else _map_safetensors_file(path, handle)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _open_trusted_file(path: Path) -> Iterator[int]:
     """Open a file that is the user's or root's alone; check what was opened, not the name."""
-    stranger = place_stranger(path)
+    stranger = explain_unsafe_path(path)
     handle = -1
     try:
         if stranger is None:
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             seen = os.fstat(handle)
             entry = PathStatus(path=str(path), uid=seen.st_uid, mode=seen.st_mode)
-            stranger = judge_data(entry, os.geteuid())
+            stranger = explain_untrusted_data(entry, os.geteuid())
         if stranger is not None:
             raise ForeignFolderError(
                 f"weights are read from files that no other user can change: {stranger.reason}",
@@ -76,7 +76,7 @@ def _opened(path: Path) -> Iterator[int]:
             os.close(handle)
 
 
-def _of_parts(path: Path, handle: int) -> dict[str, torch.Tensor]:
+def _map_indexed_parts(path: Path, handle: int) -> dict[str, torch.Tensor]:
     """Map the tensors that an index names in files beside it.
 
     https://huggingface.co/docs/transformers/big_models#sharded-checkpoints
@@ -88,52 +88,51 @@ def _of_parts(path: Path, handle: int) -> dict[str, torch.Tensor]:
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
         found = {}
     if not found:
-        raise _damaged(path, "it has no weight_map of names and files")
-    _refuse_half_characters(path, (*found, *found.values()))
+        raise _damaged_file_error(path, "it has no weight_map of names and files")
+    _refuse_invalid_unicode(path, (*found, *found.values()))
     tensors: dict[str, torch.Tensor] = {}
     for part in sorted({*found.values()}):
         if not _PART.fullmatch(part):
             raise CheckpointError(
-                f"{path} names {part!r}; parts are files of safetensors in the same folder",
+                f"{path} names {part!r}; parts are safetensors files in the same folder",
                 hint="save the model again: model.save_pretrained(FOLDER)",
             )
-        with _opened(path.parent / part) as opened:
+        with _open_trusted_file(path.parent / part) as opened:
             tensors |= {
                 name: tensor
-                for name, tensor in _of_safetensors(path.parent / part, opened).items()
+                for name, tensor in _map_safetensors_file(path.parent / part, opened).items()
                 if found.get(name) == part
             }
     lost = sorted(found.keys() - tensors.keys())
     if lost:
-        raise _damaged(path, f"{lost[0]} is not in {found[lost[0]]}, where the index has it")
+        raise _damaged_file_error(path, f"{lost[0]} is not in {found[lost[0]]}, where the index has it")
     return tensors
 
 
-def _of_torch(path: Path, handle: int) -> dict[str, torch.Tensor]:
+def _map_torch_file(path: Path, handle: int) -> dict[str, torch.Tensor]:
     # By its handle: the name could lead to another file by now.
     opened = f"/proc/self/fd/{handle}"
     try:
         found = torch.load(opened, map_location="cpu", mmap=True, weights_only=True)
     except Exception as error:
         raise CheckpointError(
-            f"{path} is no state dict that torch reads with weights_only=True: "
-            f"{type(error).__name__}",
+            f"{path} is not a state dict that torch can read with weights_only=True: {type(error).__name__}",
             hint="write the weights alone: torch.save(model.state_dict(), FILE), or as safetensors",
         ) from error
     if not isinstance(found, Mapping):
-        raise _no_state(path, "it", found)
+        raise _not_a_state_dict_error(path, "it", found)
     tensors = {}
     for name, one in found.items():
         if isinstance(name, str) and name.endswith(_EXTRA_STATE):
             continue
-        if not isinstance(name, str) or not _is_plain(one):
-            raise _no_state(path, repr(name), one)
+        if not isinstance(name, str) or not _is_plain_tensor(one):
+            raise _not_a_state_dict_error(path, repr(name), one)
         tensors[name] = one.detach()
-    _refuse_half_characters(path, tensors)
+    _refuse_invalid_unicode(path, tensors)
     return tensors
 
 
-def _is_plain(value: object) -> bool:
+def _is_plain_tensor(value: object) -> bool:
     return (
         type(value) in {torch.Tensor, nn.Parameter}
         and isinstance(value, torch.Tensor)
@@ -143,14 +142,14 @@ def _is_plain(value: object) -> bool:
     )
 
 
-def _no_state(path: Path, name: str, value: object) -> CheckpointError:
+def _not_a_state_dict_error(path: Path, name: str, value: object) -> CheckpointError:
     return CheckpointError(
         f"{path}: {name} is a {type(value).__name__}; weights are a mapping of names to tensors",
         hint="write the state of the model alone: torch.save(model.state_dict(), FILE)",
     )
 
 
-def _of_safetensors(path: Path, handle: int) -> dict[str, torch.Tensor]:
+def _map_safetensors_file(path: Path, handle: int) -> dict[str, torch.Tensor]:
     """Read the header, and map what it describes.
 
     https://github.com/huggingface/safetensors#format
@@ -159,60 +158,60 @@ def _of_safetensors(path: Path, handle: int) -> dict[str, torch.Tensor]:
     length = int.from_bytes(os.pread(handle, _LENGTH_BYTES, 0), "little")
     start = _LENGTH_BYTES + length
     if length > _LONGEST_HEADER or start > size:
-        raise _damaged(path, "its header is longer than the file" if size else "it is empty")
+        raise _damaged_file_error(path, "its header is longer than the file" if size else "it is empty")
     try:
         header = json.loads(os.pread(handle, length, _LENGTH_BYTES))
     except (ValueError, RecursionError):
-        raise _damaged(path, "its header is no JSON") from None
+        raise _damaged_file_error(path, "its header is not JSON") from None
     if not isinstance(header, dict):
-        raise _damaged(path, "its header is no mapping of names")
-    _refuse_half_characters(path, header)
+        raise _damaged_file_error(path, "its header is not a mapping of names")
+    _refuse_invalid_unicode(path, header)
     # A private copy, as torch maps no memory that cannot be written to; nothing is written.
     mapped = mmap.mmap(handle, size, access=mmap.ACCESS_COPY)
     header.pop("__metadata__", None)
-    return {name: _mapped(path, mapped, start, name, one) for name, one in header.items()}
+    return {name: _memory_map_tensor(path, mapped, start, name, one) for name, one in header.items()}
 
 
-def _mapped(path: Path, mapped: mmap.mmap, start: int, name: str, described: Any) -> torch.Tensor:
+def _memory_map_tensor(path: Path, mapped: mmap.mmap, start: int, name: str, described: Any) -> torch.Tensor:
     try:
         dtype = _DTYPES[described["dtype"]]
-        shape = tuple(_whole(size) for size in described["shape"])
-        first, last = (_whole(offset) for offset in described["data_offsets"])
+        shape = tuple(_require_non_negative_int(size) for size in described["shape"])
+        first, last = (_require_non_negative_int(offset) for offset in described["data_offsets"])
     except (KeyError, TypeError, ValueError):
-        raise _damaged(path, f"{name} is not described as a tensor of a known type") from None
+        raise _damaged_file_error(path, f"{name} is not described as a tensor of a known type") from None
     count = math.prod(shape)
     if last - first != count * dtype.itemsize or start + last > len(mapped):
-        raise _damaged(path, f"{name} does not lie where its header says")
+        raise _damaged_file_error(path, f"{name} is not where its header says")
     if not count:
-        return _empty(path, name, shape, dtype)
+        return _make_zero_size_tensor(path, name, shape, dtype)
     raw = torch.frombuffer(mapped, dtype=torch.uint8, count=last - first, offset=start + first)
     aligned = raw if (start + first) % dtype.itemsize == 0 else raw.clone()
     return aligned.view(dtype).view(shape)
 
 
-def _empty(path: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _make_zero_size_tensor(path: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     try:
         return torch.empty(shape, dtype=dtype)
     except (RuntimeError, TypeError, OverflowError):
-        raise _damaged(path, f"{name} has a shape that no tensor has: {list(shape)}") from None
+        raise _damaged_file_error(path, f"{name} has an impossible shape: {list(shape)}") from None
 
 
-def _whole(value: object) -> int:
+def _require_non_negative_int(value: object) -> int:
     if type(value) is not int or value < 0:
         raise ValueError
     return value
 
 
-def _refuse_half_characters(path: Path, names: Iterable[str]) -> None:
+def _refuse_invalid_unicode(path: Path, names: Iterable[str]) -> None:
     """Raise CheckpointError for half of a surrogate pair: JSON may have it, no screen shows it."""
     try:
         "".join(names).encode()
     except UnicodeEncodeError:
-        raise _damaged(path, "a name in it is not Unicode text") from None
+        raise _damaged_file_error(path, "a name in it is not Unicode text") from None
 
 
-def _damaged(path: Path, why: str) -> CheckpointError:
+def _damaged_file_error(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
-        f"{path} is neither of torch.save nor safetensors, or it is damaged: {why}",
+        f"{path} was written neither by torch.save nor as safetensors, or is damaged: {why}",
         hint="write the weights again: torch.save(model.state_dict(), FILE), or as safetensors",
     )

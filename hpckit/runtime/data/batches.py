@@ -16,16 +16,16 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from hpckit.errors import HpckitError, UsageError
-from hpckit.model.counted import counted
+from hpckit.model.counted import format_count
 from hpckit.model.parallel.sample_order import SampleOrder
 from hpckit.model.parallel.share import BatchShare
 from hpckit.model.telemetry.rank_steps import DATA_PHASE
-from hpckit.runtime.data.streamed import StreamedBatches, can_jump
-from hpckit.runtime.generators import derived_seed, kept_generators, seed_sample
+from hpckit.runtime.data.streamed import StreamedBatches, can_start_at_sample
+from hpckit.runtime.generators import derive_seed, preserve_generators, seed_generators_for_sample
 from hpckit.values import dataclass, field
 
 _DEATH_S = 0.5
-"""For the signal that tells of a worker's death: it comes after the end of its pipes."""
+"""For the signal that reports a worker's death: it comes after the end of its pipes."""
 
 
 class StepPlace(Protocol):
@@ -68,8 +68,8 @@ class BatchOptions:
         if self.name is not None and not (isinstance(self.name, str) and self.name):
             hint = "write name='replay', for example, or leave it out"
             raise UsageError(f"run.batches(name={self.name!r}) needs a text", hint=hint)
-        _check_number("batch_size", self.batch_size, least=1)
-        _check_number("workers", self.workers, least=0)
+        _check_whole_number("batch_size", self.batch_size, least=1)
+        _check_whole_number("workers", self.workers, least=0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,25 +99,25 @@ class Batches(Iterator[Any]):
         step = self._place.step
         if step is None:
             raise UsageError(
-                "next(batches) came before the first step: which batch it is follows from the step",
+                "next(batches) was called before the first step: the step decides its batch",
                 hint="call it within the loop: `for step in run.steps(n): batch = next(batches)`",
             )
         if step == self._given:
             raise UsageError(
                 f"next(batches) was called twice in step {step}, which has one batch",
-                hint="to accumulate gradients, cut the batch into parts: batch_size is that of all "
+                hint="to accumulate gradients, cut the batch into parts: batch_size counts all "
                 "parts on all ranks",
             )
         with self._place.timed(DATA_PHASE):
             if self._ahead is None or step != self._expected:
-                self._ahead = self._read_from(step)
-            batch = self._next_read(self._ahead)
+                self._ahead = self._start_reading_at_step(step)
+            batch = self._read_next_batch(self._ahead)
         if isinstance(batch, HpckitError):
             raise batch
         self._given, self._expected = step, step + 1
         return batch
 
-    def _next_read(self, ahead: Iterator[Any]) -> Any:
+    def _read_next_batch(self, ahead: Iterator[Any]) -> Any:
         """Return what is read next; raises RuntimeError if a worker has died."""
         try:
             return next(ahead)
@@ -141,23 +141,22 @@ class Batches(Iterator[Any]):
         """Return the epoch, from 0, in which a step begins; 0 for a stream that is read once."""
         if self.epoch_length is None:
             return 0
-        return self._first(step) // self.epoch_length
+        return self._first_sample_of_step(step) // self.epoch_length
 
     def numbers(self, step: int) -> range:
         """Return the numbers of this rank's samples in a step, counted from the run's first.
 
         Ranks with the same data rank have the same.
         """
-        return self.share.numbers(self._first(step))
+        return self.share.sample_numbers(self._first_sample_of_step(step))
 
-    def _first(self, step: int) -> int:
-        """Return the number of the first sample of a step, on all ranks."""
+    def _first_sample_of_step(self, step: int) -> int:
         before = self._place.batches_before(step)
         first = before * self.full_batch_size
         if first.denominator > 1:
             raise UsageError(
-                f"step {step} begins after {before} batches, which with batch_size="
-                f"{self.full_batch_size} is in the middle of a sample",
+                f"step {step} begins after {before} batches of batch_size={self.full_batch_size}, in the "
+                "middle of a sample",
                 hint="the run was trained with another batch_size and parallel.batch=scale; take "
                 f"that one, or a multiple of {before.denominator}",
             )
@@ -167,14 +166,14 @@ class Batches(Iterator[Any]):
         """End the workers, as the end of a loop does; a later `next` starts them again."""
         self._ahead = self._expected = None
 
-    def _read_from(self, step: int) -> Iterator[Any]:
+    def _start_reading_at_step(self, step: int) -> Iterator[Any]:
         self.close()
         loader = DataLoader(
             _ErrorsAsValues(self.reader),
             batch_size=None,
-            sampler=count(self._first(step), self.batch_size),
+            sampler=count(self._first_sample_of_step(step), self.batch_size),
             num_workers=self.workers,
-            collate_fn=_as_it_is,
+            collate_fn=_return_unchanged,
             pin_memory=self._place.device.type == "cuda",
             # Of its own, as torch draws from it: the run's must be where the checkpoint left it.
             generator=torch.Generator(),
@@ -195,19 +194,17 @@ class _ErrorsAsValues(Dataset[Any]):
             return error
 
 
-def make_batches(
-    dataset: Any, options: BatchOptions, place: StepPlace, key: int | str = 0
-) -> Batches:
+def make_batches(dataset: Any, options: BatchOptions, place: StepPlace, key: int | str = 0) -> Batches:
     """Return the batches of a dataset; raises UsageError for one that cannot be exact.
 
     Those with another `key` have an order and random numbers of their own.
     """
     share = place.share(options.batch_size)
-    seed = place.seed if key == 0 else derived_seed(place.seed, f"batches {key!r}")
+    seed = place.seed if key == 0 else derive_seed(place.seed, f"batches {key!r}")
     collate = options.collate or default_collate
     if isinstance(dataset, IterableDataset):
-        _check_stream(dataset, options)
-        length = _length(dataset)
+        _check_stream_options(dataset, options)
+        length = _find_length(dataset)
         if length == 0:
             raise UsageError(
                 f"{type(dataset).__name__} has a length of 0",
@@ -217,7 +214,7 @@ def make_batches(
             dataset=dataset, length=length, share=share, seed=seed, collate=collate
         )
     else:
-        order = _order(dataset, options, seed)
+        order = _build_sample_order(dataset, options, seed)
         length = order.epoch_length
         reader = IndexedBatches(dataset=dataset, order=order, share=share, collate=collate)
     return Batches(
@@ -234,7 +231,7 @@ def make_batches(
 class RunBatches:
     """The batches of a run until its loop ends, each with a key: its name, or its number.
 
-    Those that a step makes are counted anew in each step, as a restart makes those of later ones.
+    Those made within a step are counted from 0 in each step, as a restart repeats only later steps.
     """
 
     made: list[Batches] = field(default_factory=list)
@@ -242,15 +239,13 @@ class RunBatches:
     _of_step: list[int | str] = field(default_factory=list)
     _step: int | None = None
 
-    def make(
-        self, dataset: Any, options: BatchOptions, place: StepPlace, step: int | None
-    ) -> Batches:
+    def add_batches(self, dataset: Any, options: BatchOptions, place: StepPlace, step: int | None) -> Batches:
         """Return those of a dataset; `step` is None outside of the loop; raises UsageError."""
-        key = self.add_key(options.name, step)
+        key = self.choose_batches_key(options.name, step)
         self.made.append(make_batches(dataset, options, place, key))
         return self.made[-1]
 
-    def add_key(self, name: str | None, step: int | None) -> int | str:
+    def choose_batches_key(self, name: str | None, step: int | None) -> int | str:
         """Return what tells the next ones apart from the others; raises UsageError."""
         if step != self._step:
             self._of_step, self._step = [], step
@@ -261,21 +256,22 @@ class RunBatches:
                 "the same order and the same random numbers",
                 hint="give each a name of its own, or none",
             )
-        key = _numbered(known) if name is None else name
+        key = _count_unnamed(known) if name is None else name
         (self._lasting if step is None else self._of_step).append(key)
         return key
 
-    def compare(self, is_alike: Callable[[int], bool]) -> None:
+    def check_ranks_made_same_batches(self, is_alike: Callable[[int], bool]) -> None:
         """Raise UsageError if `is_alike`, which asks all ranks, denies that they made as many."""
-        if not is_alike(_numbered(self._lasting)):
+        if not is_alike(_count_unnamed(self._lasting)):
             raise UsageError(
-                f"this rank called run.batches() {counted(_numbered(self._lasting), 'time')} "
-                "without a name, others did not, and the number of a call decides its order",
+                "this rank called run.batches() "
+                f"{format_count(_count_unnamed(self._lasting), 'time')} without a name, others did "
+                "not, and the number of a call decides its order",
                 hint="make the same calls on all ranks, or give those of some ranks a name=",
             )
 
     @property
-    def batch_size(self) -> int:
+    def total_batch_size(self) -> int:
         """Number of samples of a step, of all of them."""
         return sum(batches.batch_size for batches in self.made)
 
@@ -285,15 +281,15 @@ class RunBatches:
             self.made.pop().close()
 
 
-def _numbered(keys: Iterable[int | str]) -> int:
+def _count_unnamed(keys: Iterable[int | str]) -> int:
     return sum(isinstance(key, int) for key in keys)
 
 
-def _order(dataset: Any, options: BatchOptions, seed: int) -> SampleOrder:
-    length = _length(dataset)
+def _build_sample_order(dataset: Any, options: BatchOptions, seed: int) -> SampleOrder:
+    length = _find_length(dataset)
     if length is None or not hasattr(dataset, "__getitem__"):
         raise UsageError(
-            f"run.batches() got a {type(dataset).__name__}, which is no dataset",
+            f"run.batches() got a {type(dataset).__name__}, which is not a dataset",
             hint="it takes what has __getitem__ and __len__, or a torch.utils.data.IterableDataset "
             "(its __iter__ may be a generator)",
         )
@@ -306,14 +302,14 @@ def _order(dataset: Any, options: BatchOptions, seed: int) -> SampleOrder:
     )
     if order.epoch_length == 0:
         raise UsageError(
-            f"a dataset of {counted(length, 'sample')} has no whole batch of {options.batch_size}",
+            f"a dataset of {format_count(length, 'sample')} has no whole batch of {options.batch_size}",
             hint="take a smaller batch_size"
             + (", or drop_last=False, which continues in the next epoch" if length else ""),
         )
     return order
 
 
-def _check_stream(dataset: IterableDataset[Any], options: BatchOptions) -> None:
+def _check_stream_options(dataset: IterableDataset[Any], options: BatchOptions) -> None:
     name = type(dataset).__name__
     if options.shuffle:
         raise UsageError(
@@ -323,10 +319,10 @@ def _check_stream(dataset: IterableDataset[Any], options: BatchOptions) -> None:
     if options.drop_last:
         raise UsageError(
             f"{name} is an IterableDataset, whose last batch continues in the next epoch: "
-            "drop_last=True cannot be",
+            "drop_last=True is not possible",
             hint="let it end its epoch after a whole number of batches",
         )
-    if options.workers > 1 and not can_jump(dataset):
+    if options.workers > 1 and not can_start_at_sample(dataset):
         raise UsageError(
             f"{name} is an IterableDataset without iter_from: each of {options.workers} workers "
             "would read the whole stream",
@@ -335,14 +331,14 @@ def _check_stream(dataset: IterableDataset[Any], options: BatchOptions) -> None:
         )
 
 
-def _length(dataset: Any) -> int | None:
+def _find_length(dataset: Any) -> int | None:
     try:
         return len(dataset)
     except (TypeError, NotImplementedError):
         return None
 
 
-def _check_number(name: str, value: object, *, least: int) -> None:
+def _check_whole_number(name: str, value: object, *, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise UsageError(
             f"run.batches({name}={value!r}) is not a whole number of {least} or more",
@@ -350,7 +346,7 @@ def _check_number(name: str, value: object, *, least: int) -> None:
         )
 
 
-def _as_it_is(batch: Any) -> Any:
+def _return_unchanged(batch: Any) -> Any:
     return batch
 
 
@@ -369,21 +365,21 @@ class IndexedBatches(Dataset[Any]):
 
     def __getitem__(self, first: int) -> Any:
         """Return this rank's rows of a batch, put together by `collate`."""
-        numbers = self.share.numbers(first)
-        with kept_generators():
-            samples = self._samples(numbers)
-            seed_sample(self.order.seed, numbers.start)
+        numbers = self.share.sample_numbers(first)
+        with preserve_generators():
+            samples = self._read_samples(numbers)
+            seed_generators_for_sample(self.order.seed, numbers.start)
             return self.collate(samples)
 
-    def _samples(self, numbers: range) -> list[Any]:
-        indices = self.order.indices(numbers)
+    def _read_samples(self, numbers: range) -> list[Any]:
+        indices = self.order.indices_of_samples(numbers)
         # As torch's DataLoader does: datasets that read many samples at once have this method.
         at_once: Callable[[Sequence[int]], Any] | None = getattr(self.dataset, "__getitems__", None)
         if at_once is not None:
-            seed_sample(self.order.seed, numbers.start)
+            seed_generators_for_sample(self.order.seed, numbers.start)
             return list(at_once(indices))
         samples = []
         for number, index in zip(numbers, indices, strict=True):
-            seed_sample(self.order.seed, number)
+            seed_generators_for_sample(self.order.seed, number)
             samples.append(self.dataset[index])
         return samples

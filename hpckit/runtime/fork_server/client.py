@@ -17,10 +17,10 @@ from hpckit.runtime.environ import FORK_SERVER
 from hpckit.runtime.fork_server.protocol import (
     ForkAnswer,
     ForkOrder,
-    peer,
-    read_variables,
-    send_order,
-    store_variables,
+    read_peer_credentials,
+    read_process_environment,
+    send_fork_order,
+    write_environment_to_memory_file,
 )
 from hpckit.values import dataclass, field
 
@@ -58,14 +58,10 @@ class ForkServerClient:
     _listening: asyncio.Task[None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._listening = asyncio.ensure_future(self._listen())
+        self._listening = asyncio.ensure_future(self._read_answers())
 
-    async def start(
-        self,
-        variables: Mapping[str, str],
-        log: int,
-        lines: Mapping[str, int],
-        cpus: Sequence[int],
+    async def start_rank(
+        self, variables: Mapping[str, str], log: int, lines: Mapping[str, int], cpus: Sequence[int]
     ) -> ForkedRank | None:
         """Start a rank with these variables, its log and its lines; None if it cannot be forked."""
         if self._listening.done():
@@ -80,9 +76,9 @@ class ForkServerClient:
             cpus=tuple(sorted(cpus or os.sched_getaffinity(0))),
             lines=tuple(lines),
         )
-        file = store_variables(variables)
+        file = write_environment_to_memory_file(variables)
         try:
-            send_order(self.connection, order, (file, log, *lines.values()))
+            send_fork_order(self.connection, order, (file, log, *lines.values()))
             async with asyncio.timeout(_PATIENCE_S):
                 return ForkedRank(await pid, end)
         except (OSError, TimeoutError):
@@ -91,7 +87,7 @@ class ForkServerClient:
         finally:
             os.close(file)
 
-    async def end_left_behind(self, grace_s: float) -> int:
+    async def end_leftover_processes(self, grace_s: float) -> int:
         """Have ended what ranks have left behind; return how many processes stay."""
         if self._listening.done():
             return 0  # it has ended all of it, or was killed
@@ -99,31 +95,31 @@ class ForkServerClient:
         end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._ends[number] = end
         with contextlib.suppress(OSError):
-            send_order(self.connection, ForkOrder(number=number, grace_s=grace_s), ())
+            send_fork_order(self.connection, ForkOrder(number=number, grace_s=grace_s), ())
             return max(await end, 0)
         return 0
 
-    async def _listen(self) -> None:
+    async def _read_answers(self) -> None:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError, ValueError, TypeError):
             while packet := await loop.sock_recv(self.connection, _MOST_BYTES):
-                self._take(from_plain(ForkAnswer, json.loads(packet)))
+                self._resolve_answered_futures(from_plain(ForkAnswer, json.loads(packet)))
         self.connection.close()
-        self._lose()
+        self._report_ranks_killed()
 
-    def _take(self, answer: ForkAnswer) -> None:
+    def _resolve_answered_futures(self, answer: ForkAnswer) -> None:
         if answer.pid is not None:
-            _settle(self._pids.pop(answer.number, None), answer.pid)
+            _set_result_once(self._pids.pop(answer.number, None), answer.pid)
         if answer.code is not None:
-            _settle(self._ends.pop(answer.number, None), answer.code)
+            _set_result_once(self._ends.pop(answer.number, None), answer.code)
 
-    def _lose(self) -> None:
+    def _report_ranks_killed(self) -> None:
         """Its ranks have ended with the fork server, as the kernel sees to it."""
         for pid in self._pids.values():
             if not pid.done():
                 pid.set_exception(ConnectionResetError("the fork server has ended"))
         for end in self._ends.values():
-            _settle(end, _KILLED)
+            _set_result_once(end, _KILLED)
         self._pids.clear()
         self._ends.clear()
 
@@ -131,15 +127,15 @@ class ForkServerClient:
         """End the connection and all ranks that came over it."""
         self._listening.cancel()
         self.connection.close()
-        self._lose()
+        self._report_ranks_killed()
 
 
-def _settle(future: asyncio.Future[int] | None, value: int) -> None:
+def _set_result_once(future: asyncio.Future[int] | None, value: int) -> None:
     if future is not None and not future.done():
         future.set_result(value)
 
 
-def open_connection(environ: Mapping[str, str]) -> socket.socket | None:
+def connect_to_fork_server(environ: Mapping[str, str]) -> socket.socket | None:
     """Connect to the fork server that these variables name; None if there is none for this job.
 
     One of another job or user is not asked: its ranks would have that job's limits.
@@ -150,7 +146,7 @@ def open_connection(environ: Mapping[str, str]) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect(path)
-        if _is_ours(connection, environ):
+        if _is_same_user_and_job(connection, environ):
             connection.setblocking(False)  # noqa: FBT003  # the socket's own signature
             return connection
     except OSError:
@@ -159,19 +155,18 @@ def open_connection(environ: Mapping[str, str]) -> socket.socket | None:
     return None
 
 
-def _is_ours(connection: socket.socket, environ: Mapping[str, str]) -> bool:
+def _is_same_user_and_job(connection: socket.socket, environ: Mapping[str, str]) -> bool:
     """Return whether the process that listens is of this user and job, and sees what this one does.
 
     Its ranks would else have the limits of another job, or the files of another namespace.
     """
-    pid, user = peer(connection)
-    job = read_variables(pid).get("SLURM_JOB_ID")
+    pid, user = read_peer_credentials(connection)
+    job = read_process_environment(pid).get("SLURM_JOB_ID")
     same_job = user == os.geteuid() and job == environ.get("SLURM_JOB_ID")
-    return same_job and _place(str(pid)) == _place("self")
+    return same_job and _read_cgroup_and_namespaces(str(pid)) == _read_cgroup_and_namespaces("self")
 
 
-def _place(process: str) -> tuple[str, ...]:
-    """Return in which cgroups and namespaces a process is; raises OSError."""
+def _read_cgroup_and_namespaces(process: str) -> tuple[str, ...]:
     at = Path("/proc", process)
     namespaces = sorted((at / "ns").iterdir())
     return ((at / "cgroup").read_text(), *(str(namespace.readlink()) for namespace in namespaces))

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hpckit.errors import HpckitError
-from hpckit.record.launches import Launch, load_settings
+from hpckit.record.launches import Launch, load_run_settings
 from hpckit.record.secret_variables import read_secrets
-from hpckit.runtime.environ import FORK_SERVER, TERMINAL, without_rank
-from hpckit.runtime.fork_server.client import open_connection
+from hpckit.runtime.environ import FORK_SERVER, TERMINAL, remove_rank_variables
+from hpckit.runtime.fork_server.client import connect_to_fork_server
 from hpckit.runtime.fork_server.protocol import LISTENER, OWNER
-from hpckit.runtime.fork_server.server import rank_words
+from hpckit.runtime.fork_server.server import rank_command
 from hpckit.runtime.run_variables import run_variables
 
 _BACKLOG = 512
@@ -25,7 +25,7 @@ _LEAVES_S = 5.0
 
 
 @contextlib.contextmanager
-def fork_server(
+def run_fork_server(
     launch: Launch, runs: Sequence[int], environ: Mapping[str, str]
 ) -> Iterator[dict[str, str]]:
     """Run a fork server for those of these runs that call a function of the user's.
@@ -33,7 +33,7 @@ def fork_server(
     Yield the variables by which agents find it: none if no run needs one or there is one already,
     or if no socket can be made. Ranks then start as Pythons of their own.
     """
-    variables = None if FORK_SERVER in environ else _first_variables(launch, runs, environ)
+    variables = None if FORK_SERVER in environ else _find_fork_variables(launch, runs, environ)
     if variables is None:
         yield {}
         return
@@ -42,8 +42,10 @@ def fork_server(
             # On this node, with mode 0700.
             folder = tempfile.TemporaryDirectory(prefix="hpckit-", ignore_cleanup_errors=True)
             path = Path(stack.enter_context(folder)) / "fork"
-            with listen(path) as listener:  # held by none but the fork server: it ends with it
-                stack.enter_context(_served(listener, variables, launch.folder))
+            with open_fork_server_socket(
+                path
+            ) as listener:  # held by none but the fork server: it ends with it
+                stack.enter_context(_run_server_process(listener, variables, launch.folder))
         except OSError:
             yield {}
             return
@@ -51,7 +53,7 @@ def fork_server(
 
 
 @contextlib.contextmanager
-def node_fork_server(
+def connect_or_run_fork_server(
     launch: Launch, run: int, environ: Mapping[str, str]
 ) -> Iterator[socket.socket | None]:
     """Yield an agent's connection to the fork server of its job, or else to one of its own.
@@ -59,21 +61,21 @@ def node_fork_server(
     None if the run's ranks have to be Pythons of their own. Its own one imports while the agent
     calls the supervisor, and is there for the ranks of all rounds.
     """
-    settings, _ = load_settings(launch, run)
+    settings, _ = load_run_settings(launch, run)
     if settings.command is not None or not settings.runtime.preload_torch or TERMINAL in environ:
         yield None
         return
     with contextlib.ExitStack() as stack:
-        connection = open_connection(environ)
+        connection = connect_to_fork_server(environ)
         if connection is None:
             others = {name: value for name, value in environ.items() if name != FORK_SERVER}
-            connection = open_connection(
-                {**others, **stack.enter_context(fork_server(launch, [run], others))}
+            connection = connect_to_fork_server(
+                {**others, **stack.enter_context(run_fork_server(launch, [run], others))}
             )
         yield connection
 
 
-def _first_variables(
+def _find_fork_variables(
     launch: Launch, runs: Sequence[int], environ: Mapping[str, str]
 ) -> dict[str, str] | None:
     """Return the variables of a run whose ranks may be forked; others mostly share them.
@@ -83,14 +85,14 @@ def _first_variables(
     firsts = {launch.runs[index].stage: index for index in reversed(runs)}
     for index in sorted(firsts.values()):
         with contextlib.suppress(HpckitError):  # its supervisor tells
-            settings, _ = load_settings(launch, index)
+            settings, _ = load_run_settings(launch, index)
             if settings.command is None and settings.runtime.preload_torch:
                 secrets = read_secrets(launch.paths, index, settings)
-                return without_rank(run_variables(launch, index, settings, secrets, environ))
+                return remove_rank_variables(run_variables(launch, index, settings, secrets, environ))
     return None
 
 
-def listen(path: Path) -> socket.socket:
+def open_fork_server_socket(path: Path) -> socket.socket:
     """Return a socket for a fork server; raises OSError, for example if the path is too long."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -107,7 +109,7 @@ def start_fork_server(
     owner: int,
     variables: Mapping[str, str],
     folder: Path,
-    words: Sequence[str] = tuple(rank_words(sys.executable)),
+    words: Sequence[str] = tuple(rank_command(sys.executable)),
 ) -> subprocess.Popen[bytes]:
     """Start a fork server; raises OSError. It leaves when the other end of `owner` is closed."""
     named = {LISTENER: str(listener.fileno()), OWNER: str(owner)}
@@ -122,7 +124,9 @@ def start_fork_server(
 
 
 @contextlib.contextmanager
-def _served(listener: socket.socket, variables: Mapping[str, str], folder: Path) -> Iterator[None]:
+def _run_server_process(
+    listener: socket.socket, variables: Mapping[str, str], folder: Path
+) -> Iterator[None]:
     theirs, ours = os.pipe()
     try:
         process = start_fork_server(listener, theirs, variables, folder)

@@ -62,23 +62,21 @@ class ReceivedOrder:
     order: ForkOrder
     files: list[int] = field(default_factory=list)
 
-    def close(self) -> None:
+    def close_files(self) -> None:
         """Close the files."""
         for file in self.files:
             os.close(file)
         self.files.clear()
 
 
-def send_order(connection: socket.socket, order: ForkOrder, files: tuple[int, ...]) -> None:
+def send_fork_order(connection: socket.socket, order: ForkOrder, files: tuple[int, ...]) -> None:
     """Send an order with its files; raises OSError."""
     socket.send_fds(connection, [json.dumps(to_plain(order)).encode()], list(files))
 
 
-def receive_order(connection: socket.socket) -> ReceivedOrder | None:
+def receive_fork_order(connection: socket.socket) -> ReceivedOrder | None:
     """Return the next order; None at the end, or if it is none. Raises OSError."""
-    data, files, _, _ = socket.recv_fds(
-        connection, _MOST_BYTES, _MOST_FILES, socket.MSG_CMSG_CLOEXEC
-    )
+    data, files, _, _ = socket.recv_fds(connection, _MOST_BYTES, _MOST_FILES, socket.MSG_CMSG_CLOEXEC)
     try:
         order = from_plain(ForkOrder, json.loads(data))
         if len(files) == (len(order.lines) + 2 if order.grace_s is None else 0):
@@ -90,14 +88,14 @@ def receive_order(connection: socket.socket) -> ReceivedOrder | None:
     return None
 
 
-def peer(connection: socket.socket) -> tuple[int, int]:
+def read_peer_credentials(connection: socket.socket) -> tuple[int, int]:
     """Return process and user at the other end: of a client, or of who began to listen."""
     told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, user, _ = _CREDENTIALS.unpack(told)
     return pid, user
 
 
-def store_variables(variables: Mapping[str, str]) -> int:
+def write_environment_to_memory_file(variables: Mapping[str, str]) -> int:
     """Return a new file in memory with these variables, in the form of /proc/PID/environ."""
     file = os.memfd_create(_VARIABLES_NAME)
     text = b"".join(os.fsencode(f"{name}={value}\0") for name, value in variables.items())
@@ -106,19 +104,19 @@ def store_variables(variables: Mapping[str, str]) -> int:
     return file
 
 
-def keep_variables(file: int) -> dict[str, str]:
-    """Keep such a file where `read_variables` looks; return what it says."""
+def publish_environment_file(file: int) -> dict[str, str]:
+    """Keep such a file where `read_process_environment` looks; return what it says."""
     if file != _VARIABLES_FD:
         os.dup2(file, _VARIABLES_FD, inheritable=False)
         os.close(file)
-    return parse_variables(Path(f"/proc/self/fd/{_VARIABLES_FD}").read_bytes())
+    return parse_environment_block(Path(f"/proc/self/fd/{_VARIABLES_FD}").read_bytes())
 
 
-def read_variables(pid: int) -> dict[str, str]:
+def read_process_environment(pid: int) -> dict[str, str]:
     """Return the variables that a process was started with; empty if it cannot be read."""
     at = Path(f"/proc/{pid}")
     try:
-        found = parse_variables((at / "environ").read_bytes())
+        found = parse_environment_block((at / "environ").read_bytes())
     except OSError:
         return {}
     if LISTENER not in found:
@@ -126,13 +124,13 @@ def read_variables(pid: int) -> dict[str, str]:
     file = at / "fd" / str(_VARIABLES_FD)
     try:
         if _VARIABLES_NAME in str(file.readlink()):
-            return parse_variables(file.read_bytes())
+            return parse_environment_block(file.read_bytes())
     except OSError:
         pass
     return found
 
 
-def parse_variables(text: bytes) -> dict[str, str]:
+def parse_environment_block(text: bytes) -> dict[str, str]:
     """Return the variables of a text in the form of /proc/PID/environ."""
     pairs = (entry.partition("=") for entry in os.fsdecode(text).split("\0"))
     return {name: value for name, equals, value in pairs if equals}

@@ -1,7 +1,7 @@
 """Forks ranks from one process that has imported torch: a start takes milliseconds, not seconds.
 
 It is a rank's own main module that got no further than its imports: what it forks returns from
-`serve` and goes on as a rank. It starts no thread, uses no GPU and runs none of the user's code. It
+`serve_fork_orders` as a rank. It starts no thread, uses no GPU and runs none of the user's code. It
 leaves when the process that started it is gone and no agent is left; ranks end with their agent.
 
 A fork has imported torch already, with the fork server's variables. A rank whose variables, Python
@@ -27,17 +27,17 @@ from pathlib import Path
 from typing import NoReturn
 
 from hpckit.model.plain import to_plain
-from hpckit.runtime.environ import become
+from hpckit.runtime.environ import replace_environment
 from hpckit.runtime.fork_server.protocol import (
     LISTENER,
     OWNER,
     ForkAnswer,
     ReceivedOrder,
-    keep_variables,
-    peer,
-    receive_order,
+    publish_environment_file,
+    read_peer_credentials,
+    receive_fork_order,
 )
-from hpckit.runtime.left_behind import adopt_orphans, end_left_behind
+from hpckit.runtime.left_behind import become_subreaper, end_orphans
 from hpckit.runtime.signals import NOTICES
 from hpckit.values import dataclass, field
 
@@ -46,7 +46,7 @@ _OBJECTS = 200_000
 
 
 @contextmanager
-def imports_to_keep() -> Iterator[None]:
+def pause_gc_for_imports() -> Iterator[None]:
     """Import without looking for garbage again and again, then never look at all that is kept.
 
     Saves a third of the processor time of `import torch` together with the end of its process, and
@@ -77,7 +77,7 @@ _READ_LATER = ("TORCHELASTIC_", "TORCH_NCCL_", "TORCH_FR_", "PYTHONPATH")
 _STARTS_PYTHON = {"sitecustomize", "usercustomize"}
 
 
-def read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
+def select_startup_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Return those variables that are read once, by Python or by what `import torch` loads."""
     return {
         name: value
@@ -86,18 +86,18 @@ def read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def search_path(variables: Mapping[str, str]) -> list[str]:
+def parse_pythonpath(variables: Mapping[str, str]) -> list[str]:
     """Return the folders of PYTHONPATH as Python puts them on its path."""
     named = variables.get("PYTHONPATH", "").split(os.pathsep)
     return [os.path.abspath(name) for name in named if name]  # noqa: PTH100  # as site.py does it
 
 
-def hides_module(folders: Iterable[str], imported: Iterable[str]) -> bool:
+def shadows_imported_module(folders: Iterable[str], imported: Iterable[str]) -> bool:
     """Return whether one of these folders has a module that is imported from elsewhere."""
     names = {name.partition(".")[0] for name in imported} | _STARTS_PYTHON
     for folder in folders:
         try:
-            found = set(map(_module, os.listdir(folder)))  # noqa: PTH208
+            found = set(map(_parse_module_name, os.listdir(folder)))  # noqa: PTH208
         except FileNotFoundError:
             continue
         except OSError:
@@ -107,13 +107,13 @@ def hides_module(folders: Iterable[str], imported: Iterable[str]) -> bool:
     return False
 
 
-def _module(entry: str) -> str:
+def _parse_module_name(entry: str) -> str:
     """Return the module that a file or folder may be; the empty text if it is none."""
     name, _, suffix = entry.partition(".")
     return name if suffix in {"", "py"} or suffix.endswith(("so", "pyc")) else ""
 
 
-def begin_fresh(python: str, variables: Mapping[str, str], files: Iterable[int]) -> NoReturn:
+def exec_fresh_rank(python: str, variables: Mapping[str, str], files: Iterable[int]) -> NoReturn:
     """Become the rank that a fresh Python makes of it, with these open files; raises OSError."""
     for file in files:
         os.set_inheritable(file, True)  # noqa: FBT003  # the function's own signature
@@ -121,10 +121,10 @@ def begin_fresh(python: str, variables: Mapping[str, str], files: Iterable[int])
         signal.signal(number, signal.SIG_DFL)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(python, rank_words(python), dict(variables))  # noqa: S606  # no shell is the point
+    os.execve(python, rank_command(python), dict(variables))  # noqa: S606  # no shell is the point
 
 
-def rank_words(python: str) -> list[str]:
+def rank_command(python: str) -> list[str]:
     """Return the words that start a rank, or the process that forks ranks."""
     return [python, "-P", "-m", "hpckit.runtime.rank.process"]
 
@@ -137,18 +137,18 @@ class ForkedStart:
     variables: Mapping[str, str]
     files: tuple[int, ...]
 
-    def begin_fresh_if_changed(self, variables: Mapping[str, str]) -> None:
+    def exec_fresh_if_variables_changed(self, variables: Mapping[str, str]) -> None:
         """Start again if what is read at start has changed: the user's module came before torch."""
-        if read_at_start(variables) != read_at_start(self.variables):
-            begin_fresh(self.python, self.variables, self.files)
+        if select_startup_variables(variables) != select_startup_variables(self.variables):
+            exec_fresh_rank(self.python, self.variables, self.files)
 
 
-def serve(environ: Mapping[str, str], modules: Iterable[str]) -> ForkedStart | None:
+def serve_fork_orders(environ: Mapping[str, str], modules: Iterable[str]) -> ForkedStart | None:
     """Import these modules and fork ranks until nothing needs them any more, then return None.
 
     In a rank it returns how that began.
     """
-    with imports_to_keep():
+    with pause_gc_for_imports():
         for name in modules:
             importlib.import_module(name)
     torch = sys.modules.get("torch")
@@ -157,10 +157,10 @@ def serve(environ: Mapping[str, str], modules: Iterable[str]) -> ForkedStart | N
     server = _ForkServer(
         listener=socket.socket(fileno=int(environ[LISTENER])),
         owner=int(environ[OWNER]),
-        at_start=read_at_start(environ),
-        path=search_path(environ),
+        at_start=select_startup_variables(environ),
+        path=parse_pythonpath(environ),
     )
-    return server.serve()
+    return server.serve_agents()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,11 +170,9 @@ class _Forking:
     at_start: Mapping[str, str]
     path: list[str]
     selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector, init=False)
-    wakers: tuple[socket.socket, socket.socket] = field(
-        default_factory=socket.socketpair, init=False
-    )
+    wakers: tuple[socket.socket, socket.socket] = field(default_factory=socket.socketpair, init=False)
 
-    def wait_for(self, *sources: socket.socket | int) -> None:
+    def register_sources(self, *sources: socket.socket | int) -> None:
         for number in NOTICES:
             signal.signal(number, signal.SIG_IGN)
         for waker in self.wakers:
@@ -184,14 +182,14 @@ class _Forking:
         for source in (*sources, self.wakers[0]):
             self.selector.register(source, selectors.EVENT_READ)
 
-    def ready(self) -> set[object]:
+    def wait_for_ready_sources(self) -> set[object]:
         """Wait, and return what can be read."""
         sources: set[object] = {key.fileobj for key, _ in self.selector.select()}
         with contextlib.suppress(BlockingIOError):
             self.wakers[0].recv(4096)
         return sources
 
-    def ended(self) -> Iterator[tuple[int, int]]:
+    def reap_children(self) -> Iterator[tuple[int, int]]:
         """Yield children that have ended, adopted ones too, and their exit codes."""
         with contextlib.suppress(ChildProcessError):
             while (child := os.waitpid(-1, os.WNOHANG))[0]:
@@ -213,17 +211,17 @@ class _ForkServer(_Forking):
     owned: bool = True
     keepers: set[int] = field(default_factory=set, init=False)
 
-    def serve(self) -> ForkedStart | None:
-        self.wait_for(self.listener, self.owner)
+    def serve_agents(self) -> ForkedStart | None:
+        self.register_sources(self.listener, self.owner)
         while self.owned or self.keepers:
-            ready = self.ready()
+            ready = self.wait_for_ready_sources()
             if self.owner in ready:
                 self.owned = False
                 self.selector.unregister(self.owner)
-            keeper = self._accept() if self.listener in ready else None
+            keeper = self._fork_keeper() if self.listener in ready else None
             if keeper is not None:
-                return keeper.serve()
-            self.keepers -= {pid for pid, _ in self.ended()}
+                return keeper.serve_agent()
+            self.keepers -= {pid for pid, _ in self.reap_children()}
         # The process that made the socket may have been killed.
         path = Path(self.listener.getsockname())
         with contextlib.suppress(OSError):
@@ -231,11 +229,10 @@ class _ForkServer(_Forking):
             path.parent.rmdir()
         return None
 
-    def _accept(self) -> _Keeper | None:
-        """Fork a process for an agent that calls; return what that is in it."""
+    def _fork_keeper(self) -> _Keeper | None:
         connection, _ = self.listener.accept()
         with connection:
-            _, user = peer(connection)
+            _, user = read_peer_credentials(connection)
             pid = os.fork() if user == os.geteuid() else None
             if pid == 0:
                 self.close()
@@ -258,45 +255,44 @@ class _Keeper(_Forking):
     connection: socket.socket
     ranks: dict[int, int] = field(default_factory=dict, init=False)
 
-    def serve(self) -> ForkedStart | None:
-        adopt_orphans()
-        self.wait_for(self.connection)
+    def serve_agent(self) -> ForkedStart | None:
+        become_subreaper()
+        self.register_sources(self.connection)
         while True:
-            if self.connection in self.ready():
+            if self.connection in self.wait_for_ready_sources():
                 received = None
                 with contextlib.suppress(OSError):
-                    received = receive_order(self.connection)
+                    received = receive_fork_order(self.connection)
                 if received is None:
                     self._end_ranks()
                     return None
                 number, grace_s = received.order.number, received.order.grace_s
                 if grace_s is not None:
-                    stay = end_left_behind(self.ranks, grace_s)
-                    self._answer(ForkAnswer(number=number, code=len(stay)))
+                    stay = end_orphans(self.ranks, grace_s)
+                    self._send_answer(ForkAnswer(number=number, code=len(stay)))
                     continue
                 pid = os.fork()
                 if not pid:
-                    return self._begin_rank(received)
-                received.close()
+                    return self._become_rank(received)
+                received.close_files()
                 self.ranks[pid] = number
-                self._answer(ForkAnswer(number=number, pid=pid))
-            for pid, code in self.ended():
+                self._send_answer(ForkAnswer(number=number, pid=pid))
+            for pid, code in self.reap_children():
                 if pid in self.ranks:
-                    self._answer(ForkAnswer(number=self.ranks.pop(pid), code=code))
+                    self._send_answer(ForkAnswer(number=self.ranks.pop(pid), code=code))
 
     def _end_ranks(self) -> None:
-        """End the ranks of an agent that is gone, and what they have started."""
         self.connection.close()
         for pid in self.ranks:  # it may not lead its session yet
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        end_left_behind()
+        end_orphans()
 
-    def _answer(self, answer: ForkAnswer) -> None:
+    def _send_answer(self, answer: ForkAnswer) -> None:
         with contextlib.suppress(OSError):
             self.connection.send(json.dumps(to_plain(answer)).encode())
 
-    def _begin_rank(self, received: ReceivedOrder) -> ForkedStart:
+    def _become_rank(self, received: ReceivedOrder) -> ForkedStart:
         """Become the rank that was ordered; in a fresh Python where a fork would differ."""
         order, (file, log, *lines) = received.order, received.files
         os.setsid()
@@ -311,18 +307,18 @@ class _Keeper(_Forking):
             os.dup2(source, target)
         os.close(nothing)
         os.close(log)
-        variables = keep_variables(file)
+        variables = publish_environment_file(file)
         variables |= {name: str(line) for name, line in zip(order.lines, lines, strict=True)}
         os.sched_setaffinity(0, order.cpus)
         os.chdir(order.folder)
-        folders = search_path(variables)
+        folders = parse_pythonpath(variables)
         new = [folder for folder in folders if folder not in self.path]
         same = Path(sys.executable) == Path(order.python)
-        same = same and read_at_start(variables) == self.at_start
-        if not same or set(self.path) - set(folders) or hides_module(new, sys.modules):
-            begin_fresh(order.python, variables, lines)
+        same = same and select_startup_variables(variables) == self.at_start
+        if not same or set(self.path) - set(folders) or shadows_imported_module(new, sys.modules):
+            exec_fresh_rank(order.python, variables, lines)
         sys.path[:] = [*folders, *(folder for folder in sys.path if folder not in folders)]
-        become(variables)
+        replace_environment(variables)
         # The generators that a fresh process would seed by chance.
         random.seed()
         if (numpy := sys.modules.get("numpy")) is not None:

@@ -24,27 +24,27 @@ from hpckit.model.parallel.model_check import LayoutProblem, ModelAnswer, ModelQ
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.share import BatchShare
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.planning.fallback import layout_of_world
+from hpckit.planning.fallback import find_layout_for_ranks
 from hpckit.runtime.data.batches import Batches
-from hpckit.runtime.environ import environment, rank_info
-from hpckit.runtime.generators import seed_everything
+from hpckit.runtime.environ import copy_environment, rank_info
+from hpckit.runtime.generators import seed_all_generators
 from hpckit.runtime.left_behind import die_with_parent
 from hpckit.runtime.model_check.model_fit import (
     FittedModel,
     ForwardFit,
     ForwardUnknownError,
-    fake_group,
-    memory_of,
-    said,
-    told,
+    error_to_problem,
+    fake_process_group,
+    format_exception,
+    measure_stage_memory,
 )
 from hpckit.runtime.parallel import arguments
 from hpckit.runtime.parallel.arguments import LossFunction
-from hpckit.runtime.parallel.build import build_on_meta
-from hpckit.runtime.rank.attach import make_logger
+from hpckit.runtime.parallel.build import build_model_on_meta
+from hpckit.runtime.rank.attach import make_rank_logger
 from hpckit.runtime.rank.config import Config, MissingKeyError
 from hpckit.runtime.rank.run import Run
-from hpckit.runtime.rank.user_function import call, calls, load_function
+from hpckit.runtime.rank.user_function import call_user_function, calls_method, load_user_function
 from hpckit.runtime.stages import EarlierRun
 from hpckit.values import dataclass, field
 
@@ -55,11 +55,10 @@ class CheckFinished(BaseException):  # `except Exception` must not catch it
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class CheckedRun(Run):
-    """A run without a life: what it learns of the user's models is in `fitted` and `problems`.
+    """A run that does nothing: what it learns of the user's models is in `fitted` and `problems`.
 
-    Nothing is trained, written or sent. `parallelize` lays the model out on the meta device for
-    rank 0 of a world that is not there; the first `train_step` looks at the batch, and ends the
-    function.
+    Nothing is trained, written or sent. `parallelize` lays the model out on the meta device for rank 0 of a
+    world that is not there; the first `train_step` looks at the batch, and ends the function.
 
     `parts` are what rank 0 has of them. `forward` is that of the model whose batch came as far as
     a training step, `adam` that Adam updates all that is trained, `unknown` what the function asked
@@ -81,7 +80,7 @@ class CheckedRun(Run):
 
     def earlier(self, stage: str) -> tuple[EarlierRun, ...]:
         """End the function: no earlier stage has run."""
-        self.unknown = f"it uses run.earlier({stage!r}), and no earlier stage has run"
+        self.unknown = f"its function calls run.earlier({stage!r}), and no earlier stage has run"
         raise CheckFinished
 
     def parallelize(
@@ -92,20 +91,20 @@ class CheckedRun(Run):
         init: Callable[[str, nn.Module], None] | None = None,
     ) -> nn.Module:
         """Return rank 0's part of the model on meta; ends the function if it does not fit."""
-        arguments.check_builder(build, plan, init)
+        arguments.check_parallelize_arguments(build, plan, init)
         fitted = FittedModel(
-            model=build_on_meta(arguments.checked_builder(build), self.seed),
+            model=build_model_on_meta(arguments.wrap_builder_with_result_check(build), self.seed),
             plan=plan or Plan(),
             layout=self.layout,
             settings=self.parallel,
         )
-        self.problems += fitted.problems()
+        self.problems += fitted.find_problems()
         if self.problems:
             raise CheckFinished
         try:
-            part = self._models.keep(fitted.laid_out(self.rank))
+            part = self._parallel_models.remember_model(fitted.lay_out_model_of_rank(self.rank))
         except HpckitError as error:
-            self._finish_with(error)
+            self._record_problem_and_finish(error)
         self.fitted.append(fitted)
         self.parts.append(part)
         return part
@@ -121,22 +120,17 @@ class CheckedRun(Run):
     ) -> Tensor:
         """Check the shapes of the batch, and end the function."""
         try:
-            self._check_batch("train_step", model, inputs, targets, loss)
-            arguments.check_share(share)
-            self._models.training(model).cut.check_shapes(inputs, targets, share)
+            self._check_batch_types("train_step", model, inputs, targets, loss)
+            arguments.check_batch_share_type(share)
+            self._parallel_models.find_training(model).cut.check_rows_fit_layout(inputs, targets, share)
         except HpckitError as error:
-            self._finish_with(error)
+            self._record_problem_and_finish(error)
         number = next(number for number, one in enumerate(self.parts) if one is model)
         self.forward = ForwardFit(fitted=self.fitted[number], inputs=inputs.to("meta"))
         raise CheckFinished
 
     def evaluate(
-        self,
-        model: nn.Module,
-        inputs: Tensor,
-        targets: Any,
-        *,
-        loss: LossFunction | None = None,
+        self, model: nn.Module, inputs: Tensor, targets: Any, *, loss: LossFunction | None = None
     ) -> Tensor:
         """Return 0."""
         del model, inputs, targets, loss
@@ -161,15 +155,11 @@ class CheckedRun(Run):
             for parameter in group["params"]
         }
         trained = {
-            id(parameter)
-            for parameter in nn.ModuleList(self.parts).parameters()
-            if parameter.requires_grad
+            id(parameter) for parameter in nn.ModuleList(self.parts).parameters() if parameter.requires_grad
         }
         self.adam = bool(trained) and trained <= updated
 
-    def steps(
-        self, total: int, *, start: int | None = None, samples_per_step: int = 0
-    ) -> Iterator[int]:
+    def steps(self, total: int, *, start: int | None = None, samples_per_step: int = 0) -> Iterator[int]:
         """Yield one step."""
         del samples_per_step
         self.step = start or 0
@@ -183,37 +173,37 @@ class CheckedRun(Run):
         """Return batches that are read here: workers would outlive the check."""
         return Run.batches(self, dataset, batch_size=batch_size, **(options | {"workers": 0}))
 
-    def _finish_with(self, error: HpckitError) -> NoReturn:
-        self.problems.append(told(error))
+    def _record_problem_and_finish(self, error: HpckitError) -> NoReturn:
+        self.problems.append(error_to_problem(error))
         raise CheckFinished from error
 
 
 def check_model(question: ModelQuestion) -> ModelAnswer:
     """Run the user's function up to its first step; return what was found of its models."""
     settings = from_plain(LaunchConfig, question.config)
-    run = _make_run(question, settings)
-    with fake_group(run.rank, run.world_size):
-        ended = _run_function(run, settings)
+    run = _build_checked_run(question, settings)
+    with fake_process_group(run.rank, run.world_size):
+        ended = _run_user_function(run, settings)
     if run.problems:
         return ModelAnswer(problems=tuple(run.problems))
     if not run.fitted:
-        return ModelAnswer(model_unchecked=_unmade(question, settings, ended))
+        return ModelAnswer(model_unchecked=_explain_no_model(question, settings, ended))
     try:
-        stages = _stages(run)
+        stages = _measure_memory_of_stages(run)
     except UsageError as error:
-        return ModelAnswer(problems=(told(error),))
+        return ModelAnswer(problems=(error_to_problem(error),))
     except Exception as error:  # noqa: BLE001  # torch's, of the user's model
-        return ModelAnswer(model_unchecked=said(error))
+        return ModelAnswer(model_unchecked=format_exception(error))
     forward_unchecked, problem = "", None
     if run.forward is not None:
         try:
-            problem = run.forward.problem()
+            problem = run.forward.explain_forward_failure()
         except ForwardUnknownError as error:
             forward_unchecked = str(error)
     unseen = "" if run.forward is not None else ended or "it ended before run.train_step"
     return ModelAnswer(
         problems=() if problem is None else (problem,),
-        parameters=sum(model.parameters for model in run.fitted),
+        parameters=sum(model.parameter_count for model in run.fitted),
         stages=stages,
         adam=run.adam,
         batch_unchecked=unseen,
@@ -221,8 +211,8 @@ def check_model(question: ModelQuestion) -> ModelAnswer:
     )
 
 
-def _make_run(question: ModelQuestion, settings: LaunchConfig) -> CheckedRun:
-    folder, info = Path(question.folder), rank_info(environment())
+def _build_checked_run(question: ModelQuestion, settings: LaunchConfig) -> CheckedRun:
+    folder, info = Path(question.folder), rank_info(copy_environment())
     return CheckedRun(
         info=info,
         config=Config(question.config),
@@ -232,27 +222,27 @@ def _make_run(question: ModelQuestion, settings: LaunchConfig) -> CheckedRun:
         checkpoint_dir=folder / "checkpoints",
         code_folder=Path(question.code),
         project_folder=Path(question.project),
-        logger=make_logger(info),
+        logger=make_rank_logger(info),
         seed=settings.seed,
-        layout=layout_of_world(settings, info.world_size),
+        layout=find_layout_for_ranks(settings, info.world_size),
         parallel=settings.parallel,
         stage_name=question.stage,
         _keeps_state=False,
     )
 
 
-def _run_function(run: CheckedRun, settings: LaunchConfig) -> str:
+def _run_user_function(run: CheckedRun, settings: LaunchConfig) -> str:
     """Call the user's function; return how it ended, empty if it came to a training step.
 
     What hpckit or the function refuses as a wrong configuration is a problem of the run.
     """
-    seed_everything(settings.seed)
+    seed_all_generators(settings.seed)
     try:
-        call(_load(str(settings.entry_point)), run)
+        call_user_function(_load_user_function(str(settings.entry_point)), run)
     except CheckFinished:
         return run.unknown
     except UsageError as error:
-        run.problems.append(told(error))
+        run.problems.append(error_to_problem(error))
     except MissingKeyError as error:
         run.problems.append(
             LayoutProblem(
@@ -261,17 +251,17 @@ def _run_function(run: CheckedRun, settings: LaunchConfig) -> str:
             )
         )
     except Exception as error:  # noqa: BLE001  # the user's code
-        return said(error)
+        return format_exception(error)
     except SystemExit as error:
         return f"it ended by SystemExit({error.code!r})"
     return ""
 
 
-def _load(text: str) -> Callable[..., Any]:
+def _load_user_function(text: str) -> Callable[..., Any]:
     """Return the user's function; raises ConfigError also if its module does not exist."""
     module = text.partition(":")[0]
     try:
-        return load_function(text)
+        return load_user_function(text)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
@@ -282,7 +272,7 @@ def _load(text: str) -> Callable[..., Any]:
         ) from None
 
 
-def _unmade(question: ModelQuestion, settings: LaunchConfig, ended: str) -> str:
+def _explain_no_model(question: ModelQuestion, settings: LaunchConfig, ended: str) -> str:
     """Return why no model was made: how the code ended, and whether it calls run.parallelize.
 
     A function that lays its model out itself ends in torch's own errors, as its ranks are fake.
@@ -290,7 +280,7 @@ def _unmade(question: ModelQuestion, settings: LaunchConfig, ended: str) -> str:
     text = str(settings.entry_point)
     module = sys.modules.get(text.partition(":")[0])
     function = getattr(module, text.partition(":")[2], None)
-    if function is None or calls(function, "parallelize", Path(question.code)):
+    if function is None or calls_method(function, "parallelize", Path(question.code)):
         how = "it ended before run.parallelize"
         return f"before run.parallelize, it ended with {ended}" if ended else how
     if not ended or "INTERNAL ASSERT" in ended:
@@ -298,13 +288,17 @@ def _unmade(question: ModelQuestion, settings: LaunchConfig, ended: str) -> str:
     return f"it does not call run.parallelize, and ended with {ended}"
 
 
-def _stages(run: CheckedRun) -> tuple[StageMemory, ...]:
+def _measure_memory_of_stages(run: CheckedRun) -> tuple[StageMemory, ...]:
     """Return what the first rank of each pipeline stage holds of all models; raises ConfigError."""
-    found = [memory_of(0, run.parts)]
+    found = [measure_stage_memory(0, run.parts)]
     for stage in range(1, run.layout.pipeline):
         rank = run.layout.rank_at({MeshAxis.pipeline: stage})
-        with fake_group(rank, run.world_size):
-            found.append(memory_of(stage, [model.laid_out(rank).module for model in run.fitted]))
+        with fake_process_group(rank, run.world_size):
+            found.append(
+                measure_stage_memory(
+                    stage, [model.lay_out_model_of_rank(rank).module for model in run.fitted]
+                )
+            )
     return tuple(found)
 
 

@@ -9,13 +9,18 @@ from torch import Tensor
 
 from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout
-from hpckit.model.parallel.reduction_tree import leaves_of_ranks, share_of_groups
+from hpckit.model.parallel.reduction_tree import assign_tree_leaves_to_ranks, compute_whole_group_batch_share
 from hpckit.model.parallel.settings import Parallel, Reduction
-from hpckit.model.parallel.share import BatchShare, cut_rows, even_pieces, pieces_needed
+from hpckit.model.parallel.share import (
+    BatchShare,
+    count_equal_microbatches_to_fit,
+    count_microbatches_to_fit_memory,
+    split_rows,
+)
 from hpckit.runtime.parallel import batch_checks
 from hpckit.runtime.parallel.context.context_parallel import ContextShards
-from hpckit.runtime.parallel.loss.loss_check import take
-from hpckit.runtime.parallel.pipeline import Pipeline, check_microbatches
+from hpckit.runtime.parallel.loss.loss_check import slice_tensors_in_value
+from hpckit.runtime.parallel.pipeline import Pipeline, check_microbatches_divide_rows
 from hpckit.values import dataclass
 
 
@@ -29,7 +34,7 @@ class BatchPiece:
     weight: float
 
 
-def cut_batch(
+def slice_batch_by_rows(
     pieces: Sequence[slice], inputs: Tensor, targets: Any, kwargs: Mapping[str, Tensor]
 ) -> list[BatchPiece]:
     """Return the pieces of a batch, by their rows.
@@ -45,7 +50,7 @@ def cut_batch(
         cut.append(
             BatchPiece(
                 inputs=inputs[rows],
-                targets=take(targets, rows, axis=0, size=len(inputs)),
+                targets=slice_tensors_in_value(targets, rows, axis=0, size=len(inputs)),
                 kwargs={name: one[rows] for name, one in kwargs.items()},
                 weight=(piece.stop - piece.start) / len(inputs),
             )
@@ -67,53 +72,57 @@ class BatchCut:
     pipeline: Pipeline | None
     context: ContextShards | None
 
-    def pieces(self, inputs: Tensor, targets: Any, share: BatchShare | None) -> list[BatchPiece]:
+    def split_own_batch_into_pieces(
+        self, inputs: Tensor, targets: Any, share: BatchShare | None
+    ) -> list[BatchPiece]:
         """Return what this rank computes at once, each with its positions of the sequences."""
-        return cut_batch(self.rows(len(inputs), share), *self.own_positions(inputs, targets))
+        return slice_batch_by_rows(
+            self.list_piece_rows(len(inputs), share), *self.select_own_sequence_positions(inputs, targets)
+        )
 
-    def check_shapes(self, inputs: Tensor, targets: Any, share: BatchShare | None) -> None:
+    def check_rows_fit_layout(self, inputs: Tensor, targets: Any, share: BatchShare | None) -> None:
         """Raise UsageError if this rank's rows of a batch do not fit the layout."""
         if share is not None:
-            self.weight(inputs, share)
-        batch_checks.check_targets(inputs, targets)
+            self.weight_of_batch_share(inputs, share)
+        batch_checks.check_target_rows(inputs, targets)
         length = inputs.shape[1] if inputs.dim() > 1 else 0
         if self.context is not None:
-            self.context.cut(length, inputs.device)
-            batch_checks.check_positions(inputs, targets)
+            self.context.find_own_positions(length, inputs.device)
+            batch_checks.check_target_positions(inputs, targets)
         if self.settings.reduce is Reduction.tree:
             return
-        pieces = self.rows(len(inputs), share)
+        pieces = self.list_piece_rows(len(inputs), share)
         if self.pipeline is None:
             return
         for piece in pieces:
-            self.pipeline.parts_of_batch(piece.stop - piece.start)
+            self.pipeline.count_microbatches(piece.stop - piece.start)
         if self.settings.sequence:
-            batch_checks.check_sequence(self.layout, length)
+            batch_checks.check_sequence_divides_evenly(self.layout, length)
 
-    def groups(
+    def split_rows_for_tree_reduction(
         self, inputs: Tensor, targets: Any, share: BatchShare | None, rank: int
     ) -> tuple[Sequence[range], list[BatchPiece]]:
         """Return the groups of each rank with parallel.reduce=tree, and what this one has of them.
 
         Raises UsageError if its rows are not whole groups.
         """
-        batch_size = self.batch_size(len(inputs), share)
+        batch_size = self.whole_batch_size(len(inputs), share)
         size, full = self.layout.data_size, self.full_data_size
         parts = self.settings.microbatches or 1
         place = self.layout.data_rank(rank)
-        expected = share_of_groups(batch_size, place, size, full)
+        expected = compute_whole_group_batch_share(batch_size, place, size, full)
         if len(inputs) != len(expected):
             raise UsageError(
                 f"this data rank has {len(inputs)} rows, and parallel.reduce=tree needs "
                 f"{len(expected)} of a batch of {batch_size}: whole groups",
                 hint="take the rows by share = run.share(batch_size), and pass it: share=share",
             )
-        check_microbatches(batch_size // full, parts)
-        leaves = leaves_of_ranks(size, full, parts)
-        rows = cut_rows(len(inputs), len(leaves[place]))
-        return leaves, cut_batch(rows, inputs, targets, {})
+        check_microbatches_divide_rows(batch_size // full, parts)
+        leaves = assign_tree_leaves_to_ranks(size, full, parts)
+        rows = split_rows(len(inputs), len(leaves[place]))
+        return leaves, slice_batch_by_rows(rows, inputs, targets, {})
 
-    def weight(self, inputs: Tensor, share: BatchShare) -> float:
+    def weight_of_batch_share(self, inputs: Tensor, share: BatchShare) -> float:
         """Return which part of the batch this rank's rows are; raises UsageError for others."""
         if len(inputs) != len(share):
             raise UsageError(
@@ -122,28 +131,32 @@ class BatchCut:
             )
         return share.weight
 
-    def own_positions(self, inputs: Tensor, targets: Any) -> tuple[Tensor, Any, dict[str, Tensor]]:
+    def select_own_sequence_positions(
+        self, inputs: Tensor, targets: Any
+    ) -> tuple[Tensor, Any, dict[str, Tensor]]:
         """Return this rank's positions of each sequence, and the arguments that tell them."""
         length = inputs.shape[1] if inputs.dim() > 1 else 0
         if self.context is None:
             return inputs, targets, {}
-        positions = self.context.cut(length, inputs.device)
-        batch_checks.check_positions(inputs, targets)
-        targets = take(targets, positions, axis=1, size=length)
+        positions = self.context.find_own_positions(length, inputs.device)
+        batch_checks.check_target_positions(inputs, targets)
+        targets = slice_tensors_in_value(targets, positions, axis=1, size=length)
         everywhere = positions.expand(len(inputs), -1)
         return inputs[:, positions], targets, {"positions": everywhere}
 
-    def rows(self, rows: int, share: BatchShare | None) -> list[slice]:
+    def list_piece_rows(self, rows: int, share: BatchShare | None) -> list[slice]:
         """Return which of this rank's rows of a batch are computed at once."""
-        batch_size = self.batch_size(rows, share)
+        batch_size = self.whole_batch_size(rows, share)
         size, full, pipeline = self.layout.data_size, self.full_data_size, self.pipeline
         if pipeline is not None:
-            return cut_rows(rows, even_pieces(batch_size, size, full, pipeline.fits))
-        count = pieces_needed(batch_size, size, full)
+            return split_rows(
+                rows, count_equal_microbatches_to_fit(batch_size, size, full, pipeline.can_split_batch)
+            )
+        count = count_microbatches_to_fit_memory(batch_size, size, full)
         if count == 1:
-            check_microbatches(rows, self.settings.microbatches or 1)
-        return cut_rows(rows, count * (self.settings.microbatches or 1))
+            check_microbatches_divide_rows(rows, self.settings.microbatches or 1)
+        return split_rows(rows, count * (self.settings.microbatches or 1))
 
-    def batch_size(self, rows: int, share: BatchShare | None) -> int:
+    def whole_batch_size(self, rows: int, share: BatchShare | None) -> int:
         """Return the rows of the whole batch, if this rank has so many of it."""
         return rows * self.layout.data_size if share is None else share.batch_size

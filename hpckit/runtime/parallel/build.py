@@ -20,25 +20,25 @@ from hpckit.model.environment.torch_version import OLDEST_FOR_LAYOUTS, check_tor
 from hpckit.model.parallel.layout import Layout, MeshAxis
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import SCHEDULES, Parallel
-from hpckit.runtime.generators import kept_generators
+from hpckit.runtime.generators import preserve_generators
 from hpckit.runtime.parallel.batch_checks import ReplacedParameter
 from hpckit.runtime.parallel.context.context_parallel import ContextShards
 from hpckit.runtime.parallel.gradients import TiedWeight
 from hpckit.runtime.parallel.initialise import PartInitialiser
 from hpckit.runtime.parallel.mesh import RankMesh
-from hpckit.runtime.parallel.model_checks import check_plan
+from hpckit.runtime.parallel.model_checks import check_plan_and_list_units
 from hpckit.runtime.parallel.pipeline import Pipeline
-from hpckit.runtime.parallel.pipeline_split import PipelineSplit, StagePart, find_tied_weights
-from hpckit.runtime.parallel.recompute import prepare_unit
-from hpckit.runtime.parallel.self_check import ContextCheck, UnitCheck, unit_checks
+from hpckit.runtime.parallel.pipeline_split import PipelineSplit, StagePart, find_weights_tied_across_stages
+from hpckit.runtime.parallel.recompute import recompute_and_compile_unit
+from hpckit.runtime.parallel.self_check import ContextCheck, UnitCheck, make_unit_checks
 from hpckit.runtime.parallel.sharding import (
-    is_sharded,
-    lost_in_new_parameters,
+    find_lost_hooks_and_options,
+    find_unshardable_parameters,
+    fully_shard_model_part,
+    is_sharded_by_fsdp,
     needs_fsdp,
-    shard_part,
-    unsharded_parameters,
 )
-from hpckit.runtime.parallel.stage_check import StageCheck, outline_of
+from hpckit.runtime.parallel.stage_check import StageCheck, copy_model_with_stand_ins
 from hpckit.runtime.parallel.tensor_parallel import TensorCut
 from hpckit.values import dataclass
 
@@ -57,20 +57,20 @@ class LaidOutModel:
     whole_check: StageCheck | ContextCheck | None = None
 
     @property
-    def running(self) -> list[nn.Module]:
+    def running_modules(self) -> list[nn.Module]:
         """The module, and those of its pipeline stages, which share their units with it."""
         parts = () if self.pipeline is None else self.pipeline.parts
         return [self.module, *(part.module for part in parts)]
 
     def reshard(self) -> None:
         """Free what a forward pass without a backward pass leaves gathered."""
-        for module in self.running:
+        for module in self.running_modules:
             for one in module.modules():
                 if isinstance(one, FSDPModule):
                     one.reshard()
 
 
-def lay_out(
+def lay_out_model(
     model: nn.Module,
     plan: Plan,
     mesh: RankMesh,
@@ -82,13 +82,13 @@ def lay_out(
     A model on the meta device gets its values by the initialiser, or stays there. Raises
     ConfigError if plan, model and layout do not fit together.
     """
-    units = check_plan(model, plan, mesh.layout)
-    for problem in sharding_problems(model, plan, units, mesh.layout, settings):
+    units = check_plan_and_list_units(model, plan, mesh.layout)
+    for problem in find_sharding_problems(model, plan, units, mesh.layout, settings):
         raise problem
-    return lay_out_checked(model, units, plan, mesh, settings, initialiser)
+    return lay_out_checked_model(model, units, plan, mesh, settings, initialiser)
 
 
-def lay_out_checked(
+def lay_out_checked_model(
     model: nn.Module,
     units: Sequence[str],
     plan: Plan,
@@ -96,61 +96,63 @@ def lay_out_checked(
     settings: Parallel,
     initialiser: PartInitialiser | None = None,
 ) -> LaidOutModel:
-    """Do what `lay_out` does with a model that fits its plan and layout, by its units' names."""
+    """Like `lay_out_model`, for a model that fits its plan and layout, by its units' names."""
     if mesh.layout.is_data_parallel and not needs_fsdp(settings):
-        _fill(model, initialiser)
-        _prepare_units(model, units, settings)
-        return LaidOutModel(module=_replicated(_placed(model, mesh.device), mesh))
+        _initialise_part(model, initialiser)
+        _recompute_and_compile_units(model, units, settings)
+        return LaidOutModel(module=_wrap_in_ddp(_move_to_device(model, mesh.device), mesh))
     check_torch_version(torch.__version__, "this layout", OLDEST_FOR_LAYOUTS)
     is_checked = settings.self_check and not settings.compile  # which would keep what watches units
-    split = split_of(plan, units, mesh.layout, mesh.place(MeshAxis.pipeline), settings)
-    owners = _owners(model, split) if split and is_checked else {}
-    outline = outline_of(model, owners)
-    holder = split.holder(model) if split else model
-    parts = split.parts(holder) if split else [StagePart(number=0, module=holder)]
-    _placed(holder, mesh.device)
+    split = build_pipeline_split(
+        plan, units, mesh.layout, mesh.rank_index_on_axis(MeshAxis.pipeline), settings
+    )
+    owners = _map_modules_to_stages(model, split) if split and is_checked else {}
+    outline = copy_model_with_stand_ins(model, owners)
+    holder = split.copy_own_stages_as_module(model) if split else model
+    parts = split.copy_each_own_stage(holder) if split else [StagePart(number=0, module=holder)]
+    _move_to_device(holder, mesh.device)
     here = dict(holder.named_modules())
     own = {unit: here[unit] for unit in units if unit in here}
     earlier = dict(holder.named_parameters())
-    context = _join_context(mesh)
+    context = _build_context_shards(mesh)
     in_parts = mesh.layout.tensor * mesh.layout.context > 1
-    checks = unit_checks(own, context, settings) if in_parts and is_checked else ()
-    cut = _cut_matrices(holder, tuple(own), plan, mesh, settings)
-    sharded = mesh.sums_gradients or needs_fsdp(settings)
+    checks = make_unit_checks(own, context, settings) if in_parts and is_checked else ()
+    cut = _apply_tensor_parallelism(holder, tuple(own), plan, mesh, settings)
+    sharded = mesh.averages_gradients or needs_fsdp(settings)
     if context is not None:  # units by themselves, as they may be recomputed alone
-        context.join([*own.values(), *(one.module for one in parts)])
-    _prepare_units(holder, tuple(own), settings)
+        context.install_ring_attention([*own.values(), *(part.module for part in parts)])
+    _recompute_and_compile_units(holder, tuple(own), settings)
     if sharded:
         for part in parts:
-            shard_part(part.module, tuple(own), mesh, settings, pipelined=split is not None)
+            fully_shard_model_part(part.module, tuple(own), mesh, settings, pipelined=split is not None)
         if context is not None and not settings.compile:  # which takes hooks for code of the unit
-            context.leave_hooks(own.values())
-    _fill(holder, initialiser)
-    replaced = _take_over_marks(earlier, holder)
+            context.pause_ring_during_hooks(own.values())
+    _initialise_part(holder, initialiser)
+    replaced = _copy_parameter_attributes(earlier, holder)
     del earlier
     if cut is not None:
         if not sharded:
-            cut.place_gradients(holder)
-        cut.join_parts(parts, split.stages if split else 1)
+            cut.hook_gradient_placement(holder)
+        cut.pass_sequence_parts_between_stages(parts, split.stages if split else 1)
     whole_check: StageCheck | ContextCheck | None = None
     if split is not None:
-        holder.register_forward_pre_hook(_refuse_call)
-        whole_check = _stage_check(holder, outline, owners, parts, split, mesh)
+        holder.register_forward_pre_hook(_refuse_direct_call)
+        whole_check = _build_stage_check(holder, outline, owners, parts, split, mesh)
     elif context is not None and is_checked:
         whole_check = ContextCheck(model=holder, shards=context)
     return LaidOutModel(
         module=holder,
-        pipeline=None if split is None else _pipeline(split, parts, mesh, settings),
+        pipeline=None if split is None else _build_pipeline(split, parts, mesh, settings),
         context=context,
         cut=cut,
-        tied=find_tied_weights(holder, plan, mesh, split),
+        tied=find_weights_tied_across_stages(holder, plan, mesh, split),
         replaced=replaced,
         checks=checks,
         whole_check=whole_check,
     )
 
 
-def _take_over_marks(
+def _copy_parameter_attributes(
     earlier: Mapping[str, nn.Parameter], model: nn.Module
 ) -> tuple[ReplacedParameter, ...]:
     """Have new parameters carry the attributes that were set on earlier ones; return the latter."""
@@ -158,22 +160,19 @@ def _take_over_marks(
     for name, one in model.named_parameters():
         before = earlier.get(name)
         if before is not None and before is not one:
-            vars(one).update(
-                {key: mark for key, mark in vars(before).items() if key not in vars(one)}
-            )
+            vars(one).update({key: mark for key, mark in vars(before).items() if key not in vars(one)})
             replaced.append(ReplacedParameter(name=name, earlier=weakref.ref(before)))
     return tuple(replaced)
 
 
-def _owners(model: nn.Module, split: PipelineSplit) -> dict[str, int]:
-    """Return the units, and the modules at the ends, each with the place of its stage."""
+def _map_modules_to_stages(model: nn.Module, split: PipelineSplit) -> dict[str, int]:
     names = [name for name, _ in model.named_modules() if name]
-    ends = split.plan.matching((*split.plan.first, *split.plan.last), names)
+    ends = split.plan.match_names((*split.plan.first, *split.plan.last), names)
     outer = [end for end in ends if not any(end.startswith(other + ".") for other in ends)]
-    return {name: split.stage_of(name) % split.places for name in (*split.units, *outer)}
+    return {name: split.find_stage_of_module(name) % split.rank_count for name in (*split.units, *outer)}
 
 
-def _stage_check(
+def _build_stage_check(
     holder: nn.Module,
     outline: nn.Module,
     owners: Mapping[str, int],
@@ -189,45 +188,43 @@ def _stage_check(
         parts=parts,
         split=split,
         owners=owners,
-        place=mesh.place(MeshAxis.pipeline),
-        group=mesh.group(MeshAxis.pipeline),
+        place=mesh.rank_index_on_axis(MeshAxis.pipeline),
+        group=mesh.axis_group(MeshAxis.pipeline),
         device=mesh.device,
-        tensor=mesh.along(MeshAxis.tensor) if mesh.layout.tensor > 1 else None,
+        tensor=mesh.axis_mesh(MeshAxis.tensor) if mesh.layout.tensor > 1 else None,
     )
 
 
-def _refuse_call(module: nn.Module, args: Any) -> None:
-    """Refuse to run the stages of one rank as if they were the model."""
+def _refuse_direct_call(module: nn.Module, args: Any) -> None:
     del args
     raise UsageError(
-        f"this {type(module).__name__} was called, and with parallel.pipeline it is this rank's "
-        "stages only",
+        f"this {type(module).__name__} was called, but with parallel.pipeline it is this rank's stages only",
         hint="call run.train_step(model, inputs, targets), and run.evaluate",
     )
 
 
-def build_on_meta(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+def build_model_on_meta(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return the model that `build` makes, with shapes and no memory."""
     with torch.device("meta"):
-        return build_seeded(build, seed)
+        return build_seeded_model(build, seed)
 
 
-def build_seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+def build_seeded_model(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Return the whole model, the same on every rank and in every layout."""
-    with kept_generators(seed=seed):
+    with preserve_generators(seed=seed):
         return build()
 
 
-def _fill(part: nn.Module, initialiser: PartInitialiser | None) -> None:
+def _initialise_part(part: nn.Module, initialiser: PartInitialiser | None) -> None:
     if initialiser is not None:
-        initialiser.fill(part)
+        initialiser.initialise_own_tensors(part)
 
 
-def _placed(model: nn.Module, device: torch.device) -> nn.Module:
+def _move_to_device(model: nn.Module, device: torch.device) -> nn.Module:
     return model if any(parameter.is_meta for parameter in model.parameters()) else model.to(device)
 
 
-def _replicated(model: nn.Module, mesh: RankMesh) -> nn.Module:
+def _wrap_in_ddp(model: nn.Module, mesh: RankMesh) -> nn.Module:
     on_gpu = [mesh.device.index] if mesh.device.type == "cuda" else None
     if any(parameter.is_meta for parameter in model.parameters()):
         return model  # a check: DDP sends parameters as soon as it is made
@@ -239,18 +236,18 @@ def _replicated(model: nn.Module, mesh: RankMesh) -> nn.Module:
     return replicated
 
 
-def sharding_problems(
+def find_sharding_problems(
     model: nn.Module, plan: Plan, units: Sequence[str], layout: Layout, settings: Parallel
 ) -> Iterator[ConfigError]:
     """Yield what FSDP cannot shard, if this layout shards; for a plan that fits otherwise."""
-    if is_sharded(layout, settings):
-        split = split_of(plan, units, layout, 0, settings)
-        yield from unsharded_parameters(model, plan, units, split)
-    if is_sharded(layout, settings) or layout.tensor > 1:
-        yield from lost_in_new_parameters(model)
+    if is_sharded_by_fsdp(layout, settings):
+        split = build_pipeline_split(plan, units, layout, 0, settings)
+        yield from find_unshardable_parameters(model, plan, units, split)
+    if is_sharded_by_fsdp(layout, settings) or layout.tensor > 1:
+        yield from find_lost_hooks_and_options(model)
 
 
-def split_of(
+def build_pipeline_split(
     plan: Plan, units: Sequence[str], layout: Layout, place: int, settings: Parallel
 ) -> PipelineSplit | None:
     """Return how the rank at a place of the pipeline is cut out; None without a pipeline."""
@@ -265,38 +262,37 @@ def split_of(
     )
 
 
-def _cut_matrices(
+def _apply_tensor_parallelism(
     holder: nn.Module, units: Sequence[str], plan: Plan, mesh: RankMesh, settings: Parallel
 ) -> TensorCut | None:
     if mesh.layout.tensor == 1:
         return None
-    tensor = mesh.along(MeshAxis.tensor)
+    tensor = mesh.axis_mesh(MeshAxis.tensor)
     cut = TensorCut(mesh=tensor, plan=plan, units=tuple(units), settings=settings)
-    cut.apply(holder)
+    cut.cut_model(holder)
     return cut
 
 
-def _join_context(mesh: RankMesh) -> ContextShards | None:
-    """Return how sequences are cut over ranks; None if they are not."""
+def _build_context_shards(mesh: RankMesh) -> ContextShards | None:
     if mesh.layout.context == 1:
         return None
-    place = mesh.place(MeshAxis.context)
-    return ContextShards(mesh.group(MeshAxis.context), place, mesh.layout.context)
+    place = mesh.rank_index_on_axis(MeshAxis.context)
+    return ContextShards(mesh.axis_group(MeshAxis.context), place, mesh.layout.context)
 
 
-def _prepare_units(model: nn.Module, units: Sequence[str], settings: Parallel) -> None:
+def _recompute_and_compile_units(model: nn.Module, units: Sequence[str], settings: Parallel) -> None:
     for name in units:
-        prepare_unit(model.get_submodule(name), settings)
+        recompute_and_compile_unit(model.get_submodule(name), settings)
 
 
-def _pipeline(
+def _build_pipeline(
     split: PipelineSplit, parts: Sequence[StagePart], mesh: RankMesh, settings: Parallel
 ) -> Pipeline:
     return Pipeline(
         parts=parts,
         stages=split.stages,
         schedule=settings.schedule,
-        group=mesh.group(MeshAxis.pipeline),
+        group=mesh.axis_group(MeshAxis.pipeline),
         device=mesh.device,
         microbatches=settings.microbatches,
     )

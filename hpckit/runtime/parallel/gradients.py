@@ -19,8 +19,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import UsageError
-from hpckit.model.parallel.reduction_tree import TreeNode, transfers
-from hpckit.runtime.tensor_parts import local_part
+from hpckit.model.parallel.reduction_tree import TreeNode, list_partial_sum_transfers
+from hpckit.runtime.tensor_parts import local_shard_of_tensor
 from hpckit.values import dataclass, field
 
 
@@ -39,14 +39,14 @@ class TiedWeight:
     group: dist.ProcessGroup
     device: torch.device
 
-    def sum_gradient(self) -> None:
+    def sum_gradient_over_copies(self) -> None:
         """Add the gradients of all copies, in the order of `ranks`; all of them call this."""
         if not self.learns:
             return
         gradient = self.parameter.grad
         if gradient is None:
             gradient = self.parameter.grad = torch.zeros_like(self.parameter)
-        local = local_part(gradient)
+        local = local_shard_of_tensor(gradient)
         given = local.to(self.device).contiguous()
         taken = {rank: torch.empty_like(given) for rank in self.ranks if rank != self.rank}
         exchange = [
@@ -67,7 +67,7 @@ class TiedWeight:
 
 
 @contextmanager
-def set_aside(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+def set_earlier_gradients_aside(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     """Have parameters begin without gradients; afterwards those of before are added again."""
     earlier = {id(parameter): (parameter, parameter.grad) for parameter in parameters}
     for one, _ in earlier.values():
@@ -76,17 +76,17 @@ def set_aside(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
         yield
     finally:
         for one, gradient in earlier.values():
-            one.grad = joined(gradient, one.grad)
+            one.grad = sum_optional_gradients(gradient, one.grad)
 
 
-def joined(earlier: Tensor | None, new: Tensor | None) -> Tensor | None:
+def sum_optional_gradients(earlier: Tensor | None, new: Tensor | None) -> Tensor | None:
     """Return the sum of two gradients, either of which may be missing."""
     if earlier is None or new is None:
         return new if earlier is None else earlier
     return earlier + new
 
 
-def clip(
+def clip_gradients(
     parameters: Iterable[nn.Parameter],
     max_norm: float,
     *,
@@ -98,7 +98,7 @@ def clip(
 
     Returns what it was, on `device`; they stay if it was less. Collective.
     """
-    learned = [(id(one), one.grad) for one in parameters if one.grad is not None]
+    learned = [(id(parameter), parameter.grad) for parameter in parameters if parameter.grad is not None]
     # Of a tied weight, the copy of the first rank counts.
     uncounted = {id(tie.parameter) for tie in tied if tie.rank != tie.ranks[0]}
     placed_alike: dict[object, list[Tensor]] = {}
@@ -106,7 +106,7 @@ def clip(
         key = (grad.device_mesh, grad.placements) if isinstance(grad, DTensor) else None
         if one not in uncounted:
             placed_alike.setdefault(key, []).append(grad)
-    squares = [_sum_of_squares(gradients) for gradients in placed_alike.values()]
+    squares = [_sum_gradient_squares(gradients) for gradients in placed_alike.values()]
     zero = torch.zeros((), dtype=torch.float64, device=device)
     total = torch.stack(squares).sum().to(device) if squares else zero
     if pipeline is not None:
@@ -115,7 +115,7 @@ def clip(
     factor = float(max_norm / (total + 1e-6))
     if not factor >= 1.0:  # it may be NaN
         for _, grad in learned:
-            local_part(grad).mul_(factor)
+            local_shard_of_tensor(grad).mul_(factor)
     return total
 
 
@@ -123,14 +123,14 @@ def scale_gradients(parameters: Iterable[nn.Parameter], factor: Tensor) -> None:
     """Multiply the gradients of parameters, wherever they are, by a number."""
     for parameter in parameters:
         if parameter.grad is not None:
-            local = local_part(parameter.grad)
+            local = local_shard_of_tensor(parameter.grad)
             local.mul_(factor.to(local.device))
 
 
-def _sum_of_squares(gradients: list[Tensor]) -> Tensor:
+def _sum_gradient_squares(gradients: list[Tensor]) -> Tensor:
     """Return the sum of the squares of gradients that are placed alike; collective."""
     squares = torch.stack(
-        [torch.linalg.vector_norm(local_part(g)).double() ** 2 for g in gradients]
+        [torch.linalg.vector_norm(local_shard_of_tensor(g)).double() ** 2 for g in gradients]
     ).sum()
     first = gradients[0]
     if isinstance(first, DTensor):
@@ -149,7 +149,7 @@ def _sum_of_squares(gradients: list[Tensor]) -> Tensor:
 _ROOT = 0
 
 
-def refuse_other_reductions(module: nn.Module) -> None:
+def refuse_non_tree_reductions(module: nn.Module) -> None:
     """Have a model raise wherever its gradients would be summed in another order.
 
     Raises UsageError if its gradients depend on more than the rows of a group.
@@ -157,15 +157,15 @@ def refuse_other_reductions(module: nn.Module) -> None:
     for name, one in module.named_modules():
         if getattr(one, "track_running_stats", False):
             raise UsageError(
-                f"{name} is a {type(one).__name__}, whose statistics follow from the rows of each "
+                f"{name} is a {type(one).__name__}, whose statistics depend on the rows of each "
                 "rank, so that parallel.reduce=tree cannot be exact",
                 hint="take GroupNorm or LayerNorm, or parallel.reduce=fast",
             )
     if isinstance(module, DistributedDataParallel):
-        module.register_comm_hook(None, _refuse)
+        module.register_comm_hook(None, _refuse_ddp_reduction)
 
 
-def _refuse(state: Any, bucket: Any) -> Any:
+def _refuse_ddp_reduction(state: Any, bucket: Any) -> Any:
     del state, bucket
     raise UsageError(
         "with parallel.reduce=tree gradients are summed by run.train_step only",
@@ -173,7 +173,8 @@ def _refuse(state: Any, bucket: Any) -> Any:
     )
 
 
-_refuse.__annotations__.clear()  # torch compares them with its classes, and they are texts here
+# torch compares them with its classes, and they are texts here.
+_refuse_ddp_reduction.__annotations__.clear()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -191,48 +192,48 @@ class TreeReduction:
     _used: set[int] = field(default_factory=set)
 
     @property
-    def own(self) -> range:
+    def own_leaves(self) -> range:
         """The leaves of this rank."""
         return self.leaves[self.rank]
 
     @property
-    def count(self) -> int:
+    def leaf_count(self) -> int:
         """Number of all leaves."""
         return self.leaves[-1].stop
 
     @property
-    def _parameters(self) -> list[nn.Parameter]:
+    def _trained_parameters(self) -> list[nn.Parameter]:
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
-    def run(self, compute: Callable[[int], Tensor]) -> Tensor:
+    def add_mean_gradients(self, compute: Callable[[int], Tensor]) -> Tensor:
         """Add the mean gradient of all leaves to that of the model; return the mean loss.
 
         `compute` returns the mean loss of this rank's leaf with a number, counted from 0. The loss
         is float64. Memory for gradients is needed about log2 of this rank's leaves times.
         """
-        parameters = self._parameters
+        parameters = self._trained_parameters
         before = [parameter.grad for parameter in parameters]
         try:
-            for number, leaf in enumerate(self.own):
+            for number, leaf in enumerate(self.own_leaves):
                 for parameter in parameters:
                     parameter.grad = None
                 loss = compute(number)
                 torch.autograd.backward(loss)
                 self._losses.append(loss.detach().double())
-                self._add(TreeNode(0, leaf), self._flat_gradients())
-            self._meet()
+                self._merge_sums_of_siblings(TreeNode(0, leaf), self._flatten_gradients())
+            self._sum_up_tree()
         except BaseException:
             for one, gradient in zip(parameters, before, strict=True):
                 one.grad = gradient
             raise
-        self._give(before)
-        losses = self.in_order(self._losses)
+        self._broadcast_mean_gradients(before)
+        losses = self.gather_value_per_leaf(self._losses)
         self._losses.clear()
         return losses.mean()
 
-    def _flat_gradients(self) -> list[Tensor]:
+    def _flatten_gradients(self) -> list[Tensor]:
         """Return the gradients as one tensor for each type; zeros for what was not used."""
-        parameters = self._parameters
+        parameters = self._trained_parameters
         self._used |= {number for number, one in enumerate(parameters) if one.grad is not None}
         by_type: dict[torch.dtype, list[Tensor]] = {}
         for parameter in parameters:
@@ -240,18 +241,16 @@ class TreeReduction:
             by_type.setdefault(parameter.dtype, []).append(gradient.reshape(-1))
         return [torch.cat(ones) for ones in by_type.values()]
 
-    def _add(self, node: TreeNode, right: list[Tensor]) -> None:
-        """Take a sum, and add it to its left siblings as far up as they are here."""
-        while node.is_right and node.sibling in self._sums:
+    def _merge_sums_of_siblings(self, node: TreeNode, right: list[Tensor]) -> None:
+        while node.is_right_child and node.sibling in self._sums:
             left = self._sums.pop(node.sibling)
             for one, other in zip(left, right, strict=True):
                 one.add_(other)
             node, right = node.parent, left
         self._sums[node] = right
 
-    def _meet(self) -> None:
-        """Send sums along the tree, until the first rank has that of all leaves."""
-        for node, sender, receiver in transfers(self.leaves):
+    def _sum_up_tree(self) -> None:
+        for node, sender, receiver in list_partial_sum_transfers(self.leaves):
             if sender == self.rank:
                 for tensor in self._sums.pop(node):
                     dist.send(tensor, receiver)
@@ -259,19 +258,18 @@ class TreeReduction:
                 taken = [torch.empty_like(part) for part in self._sums[node.sibling]]
                 for tensor in taken:
                     dist.recv(tensor, sender)
-                self._add(node, taken)
+                self._merge_sums_of_siblings(node, taken)
 
-    def _give(self, before: Sequence[Tensor | None]) -> None:
-        """Hand the sum to all ranks, and add it to the gradients that were there."""
-        parameters = self._parameters
-        root = TreeNode(self.count.bit_length() - 1, 0)
-        total = self._sums.pop(root) if self.rank == _ROOT else self._empty()
+    def _broadcast_mean_gradients(self, before: Sequence[Tensor | None]) -> None:
+        parameters = self._trained_parameters
+        root = TreeNode(self.leaf_count.bit_length() - 1, 0)
+        total = self._sums.pop(root) if self.rank == _ROOT else self._make_empty_buffers()
         used = torch.tensor([number in self._used for number in range(len(parameters))])
         on_device = used.to(parameters[0].device, torch.uint8)
         dist.all_reduce(on_device, dist.ReduceOp.MAX)
         for tensor in total:
             dist.broadcast(tensor, _ROOT)
-            tensor.mul_(1.0 / self.count)  # exact: a power of two
+            tensor.mul_(1.0 / self.leaf_count)  # exact: a power of two
         offsets = dict.fromkeys((tensor.dtype for tensor in total), 0)
         by_type = {tensor.dtype: tensor for tensor in total}
         for parameter, earlier, is_used in zip(parameters, before, on_device.tolist(), strict=True):
@@ -279,19 +277,19 @@ class TreeReduction:
             offsets[parameter.dtype] = start + parameter.numel()
             flat = by_type[parameter.dtype][start : start + parameter.numel()]
             new = flat.view_as(parameter).clone() if is_used else None
-            parameter.grad = joined(earlier, new)
+            parameter.grad = sum_optional_gradients(earlier, new)
         self._used.clear()
 
-    def _empty(self) -> list[Tensor]:
+    def _make_empty_buffers(self) -> list[Tensor]:
         sizes: dict[torch.dtype, int] = {}
-        for parameter in self._parameters:
+        for parameter in self._trained_parameters:
             sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
-        device = self._parameters[0].device
+        device = self._trained_parameters[0].device
         return [torch.empty(size, dtype=dtype, device=device) for dtype, size in sizes.items()]
 
-    def in_order(self, own: Sequence[Tensor]) -> Tensor:
+    def gather_value_per_leaf(self, own: Sequence[Tensor]) -> Tensor:
         """Return a number of each leaf, of all ranks, float64; `own` are those of this rank's."""
-        numbers = torch.zeros(self.count, dtype=torch.float64, device=own[0].device)
-        numbers[self.own.start : self.own.stop] = torch.stack(list(own))
+        numbers = torch.zeros(self.leaf_count, dtype=torch.float64, device=own[0].device)
+        numbers[self.own_leaves.start : self.own_leaves.stop] = torch.stack(list(own))
         dist.all_reduce(numbers)  # each place is of one rank, so that nothing is rounded
         return numbers

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpckit.runtime.generators import OWN_GENERATORS, kept_generators
+from hpckit.runtime.generators import OWN_GENERATORS, preserve_generators
 
 try:
     from numpy import ndarray
@@ -32,14 +32,14 @@ _OTHERS = (sys.stdlib_module_names - {"types"}) | {"hpckit", "torch", "numpy"}
 
 
 @contextmanager
-def keep_state(module: nn.Module) -> Iterator[None]:
+def preserve_module_state(module: nn.Module) -> Iterator[None]:
     """Have a module run on copies of its buffers, and set back generators and attributes after.
 
     Also what these hold, such as the items of a list.
     """
     modules = list(module.modules())
-    buffers = [(one, dict(one._buffers)) for one in modules]  # noqa: SLF001  # torch has no other way
-    attributes = [(one, dict(vars(one))) for one in modules]
+    buffers = [(module, dict(module._buffers)) for module in modules]  # noqa: SLF001  # torch has no other way
+    attributes = [(module, dict(vars(module))) for module in modules]
     copies = {
         id(tensor): tensor.detach().clone()
         for _, held in buffers
@@ -49,7 +49,10 @@ def keep_state(module: nn.Module) -> Iterator[None]:
     for one, held in buffers:
         one._buffers.update({key: copies.get(id(value)) for key, value in held.items()})  # noqa: SLF001
     try:
-        with kept_generators(own_generators(module)), _kept_contents(_at_hand(module)):
+        with (
+            preserve_generators(find_module_generators(module)),
+            _preserve_contents(_find_module_objects(module)),
+        ):
             yield
     finally:
         for one, held in buffers:
@@ -57,27 +60,27 @@ def keep_state(module: nn.Module) -> Iterator[None]:
                 del one._buffers[key]  # noqa: SLF001
             one._buffers.update(held)  # noqa: SLF001
         for one, earlier in attributes:
-            _set_back(one, earlier)
+            _restore_module_attributes(one, earlier)
 
 
 @contextmanager
-def keep_state_of(function: Callable[..., Any]) -> Iterator[None]:
+def preserve_function_state(function: Callable[..., Any]) -> Iterator[None]:
     """Set back generators, and what a function reaches, such as means and counters, after.
 
     It reaches what it has in its closure, its defaults and its object, and names of its file.
     Raises TypeError if it reaches an iterator, which would have given what it gave.
     """
-    found = list(_reached(function))
+    found = list(_find_reachable_objects(function))
     for held in found:
         if isinstance(held, Iterator) and not isinstance(held, IOBase):
             raise TypeError(f"{type(held).__name__} cannot be set back")
     tensors = [(held, held.detach().clone()) for held in found if isinstance(held, Tensor)]
     with ExitStack() as stack:
-        stack.enter_context(kept_generators([held for held in found if _is_generator(held)]))
-        stack.enter_context(_kept_contents(found))
+        stack.enter_context(preserve_generators([held for held in found if _is_random_generator(held)]))
+        stack.enter_context(_preserve_contents(found))
         for held in found:
             if isinstance(held, nn.Module):
-                stack.enter_context(keep_state(held))
+                stack.enter_context(preserve_module_state(held))
         try:
             yield
         finally:
@@ -87,22 +90,21 @@ def keep_state_of(function: Callable[..., Any]) -> Iterator[None]:
                         one.detach().copy_(earlier)
 
 
-def own_generators(module: nn.Module) -> list[Any]:
+def find_module_generators(module: nn.Module) -> list[Any]:
     """Return the generators that modules have in attributes, or at hand in their `forward`."""
-    return [held for held in _at_hand(module) if _is_generator(held)]
+    return [held for held in _find_module_objects(module) if _is_random_generator(held)]
 
 
-def _at_hand(module: nn.Module) -> Iterator[Any]:
+def _find_module_objects(module: nn.Module) -> Iterator[Any]:
     modules = list(module.modules())
     held = [one for each in modules for key, one in vars(each).items() if key not in _OF_TORCH]
     for start in (*dict.fromkeys(type(each).forward for each in modules), *held):
-        yield from _reached(start)
+        yield from _find_reachable_objects(start)
 
 
 @contextmanager
-def _kept_contents(found: Iterable[Any]) -> Iterator[None]:
-    """Have objects hold what they held before, after."""
-    puts = [put for held in found if (put := _putting_back(held)) is not None]
+def _preserve_contents(found: Iterable[Any]) -> Iterator[None]:
+    puts = [put for held in found if (put := _build_restorer(held)) is not None]
     try:
         yield
     finally:
@@ -110,32 +112,31 @@ def _kept_contents(found: Iterable[Any]) -> Iterator[None]:
             put()
 
 
-def _putting_back(one: Any) -> Callable[[], Any] | None:
-    """Return what gives an object back what it holds now; None if it holds nothing of its own."""
+def _build_restorer(one: Any) -> Callable[[], Any] | None:
     put: Callable[[], Any] | None = None
     match one:
         case dict():
-            put = partial(_put_items, one, dict(one))
+            put = partial(_restore_items, one, dict(one))
         case list():
             put = partial(one.__setitem__, slice(None), list(one))
         case deque():
-            put = partial(_put_all, one, one.extend, list(one))
+            put = partial(_restore_collection, one, one.extend, list(one))
         case set():
-            put = partial(_put_all, one, one.update, list(one))
+            put = partial(_restore_collection, one, one.update, list(one))
         case CellType():
             put = partial(setattr, one, "cell_contents", one.cell_contents)
-        case FunctionType() if _is_users(one.__globals__.get("__name__")):
+        case FunctionType() if _is_python_module_of_user(one.__globals__.get("__name__")):
             names = one.__globals__.keys() & one.__code__.co_names
             put = partial(one.__globals__.update, {name: one.__globals__[name] for name in names})
         case _ if ndarray is not None and isinstance(one, ndarray):
             put = partial(one.__setitem__, ..., one.copy())
-        case _ if _is_users(type(one).__module__):
-            slots = {name: getattr(one, name) for name in _slots_of(one) if hasattr(one, name)}
-            put = partial(_put_attributes, one, slots)
+        case _ if _is_python_module_of_user(type(one).__module__):
+            slots = {name: getattr(one, name) for name in _list_slots(one) if hasattr(one, name)}
+            put = partial(_restore_slots, one, slots)
     return put
 
 
-def _put_items(into: dict[Any, Any], earlier: dict[Any, Any]) -> None:
+def _restore_items(into: dict[Any, Any], earlier: dict[Any, Any]) -> None:
     for key in into.keys() - earlier.keys():
         del into[key]
     for key, value in earlier.items():
@@ -143,21 +144,21 @@ def _put_items(into: dict[Any, Any], earlier: dict[Any, Any]) -> None:
             into[key] = value
 
 
-def _put_all(into: deque[Any] | set[Any], put: Callable[[Any], None], earlier: list[Any]) -> None:
+def _restore_collection(into: deque[Any] | set[Any], put: Callable[[Any], None], earlier: list[Any]) -> None:
     into.clear()
     put(earlier)
 
 
-def _put_attributes(into: Any, earlier: dict[str, Any]) -> None:
+def _restore_slots(into: Any, earlier: dict[str, Any]) -> None:
     for name, value in earlier.items():
         object.__setattr__(into, name, value)
 
 
-def _is_generator(one: Any) -> bool:
+def _is_random_generator(one: Any) -> bool:
     return isinstance(one, OWN_GENERATORS)
 
 
-def _reached(start: Any) -> Iterator[Any]:
+def _find_reachable_objects(start: Any) -> Iterator[Any]:
     """Yield what is at hand and may change: modules, tensors outside of them, and other holders."""
     seen: dict[int, Any] = {}
     waiting: list[tuple[Any, int]] = [(start, 0)]
@@ -167,43 +168,43 @@ def _reached(start: Any) -> Iterator[Any]:
             continue
         seen[id(one)] = one  # kept: else the next object might have its number
         yield one
-        if not (isinstance(one, nn.Module | Tensor) or _is_generator(one)):
-            waiting += [(held, depth + 1) for held in _held_by(one)]
+        if not (isinstance(one, nn.Module | Tensor) or _is_random_generator(one)):
+            waiting += [(held, depth + 1) for held in _list_held_objects(one)]
 
 
-def _held_by(one: Any) -> list[Any]:
+def _list_held_objects(one: Any) -> list[Any]:
     held: list[Any] = []
     match one:
         case partial():
             held = [one.func, *one.args, *one.keywords.values()]
         case MethodType():
             held = [one.__self__, one.__func__]
-        case FunctionType() if _is_users(one.__globals__.get("__name__")):
+        case FunctionType() if _is_python_module_of_user(one.__globals__.get("__name__")):
             named = [one.__globals__.get(name) for name in one.__code__.co_names]
             defaults = (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values())
-            cells = [cell for cell in one.__closure__ or () if _is_full(cell)]
+            cells = [cell for cell in one.__closure__ or () if _is_cell_assigned(cell)]
             held = [*cells, *named, *defaults, vars(one)]
         case CellType():
             held = [one.cell_contents]
         case dict() | list() | tuple() | set() | deque():
             held = list(one.values() if isinstance(one, dict) else one)[:_MOST_ITEMS]
-        case _ if _is_users(type(one).__module__):
-            held = [getattr(one, name, None) for name in _slots_of(one)]
+        case _ if _is_python_module_of_user(type(one).__module__):
+            held = [getattr(one, name, None) for name in _list_slots(one)]
             held += [vars(one)] if hasattr(one, "__dict__") else []
     return held
 
 
-def _is_users(module: Any) -> bool:
+def _is_python_module_of_user(module: Any) -> bool:
     return str(module).partition(".")[0] not in _OTHERS
 
 
-def _slots_of(one: Any) -> list[str]:
+def _list_slots(one: Any) -> list[str]:
     listed = [vars(kind).get("__slots__", ()) for kind in type(one).__mro__]
     names = {name for slots in listed for name in ([slots] if isinstance(slots, str) else slots)}
     return sorted(names - {"__dict__", "__weakref__"})
 
 
-def _is_full(cell: CellType) -> bool:
+def _is_cell_assigned(cell: CellType) -> bool:
     try:
         cell.cell_contents  # noqa: B018
     except ValueError:  # not assigned yet
@@ -212,9 +213,9 @@ def _is_full(cell: CellType) -> bool:
 
 
 @contextmanager
-def evaluating(*models: nn.Module) -> Iterator[None]:
+def use_evaluation_mode(*models: nn.Module) -> Iterator[None]:
     """Have models in evaluation mode; afterwards each module is in the mode that it was in."""
-    modules = {id(one): one for model in models for one in model.modules()}.values()
+    modules = {id(module): module for model in models for module in model.modules()}.values()
     earlier = [(module, module.training) for module in modules]
     for model in models:
         model.eval()
@@ -225,7 +226,7 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
             one.training = mode
 
 
-def _set_back(module: nn.Module, earlier: dict[str, Any]) -> None:
+def _restore_module_attributes(module: nn.Module, earlier: dict[str, Any]) -> None:
     now = vars(module)
     for key in [key for key in now if key not in earlier and key not in _HELD]:
         del now[key]

@@ -30,14 +30,14 @@ class RankMesh:
     for_training: bool = True
 
     @cached_property
-    def whole(self) -> DeviceMesh:
+    def full_mesh(self) -> DeviceMesh:
         """The mesh with all axes, also those of size 1: replicate, pipeline, shard, …."""
         sizes = self.layout.sizes
         names = tuple(axis.value for axis in sizes)
         return init_device_mesh(self.device.type, tuple(sizes.values()), mesh_dim_names=names)
 
     @cached_property
-    def data(self) -> DeviceMesh:
+    def data_mesh(self) -> DeviceMesh:
         """The mesh for sharding: (replicas, shards), or shards alone if there is one replica.
 
         Ranks that differ in `context` hold the same part of the model otherwise, so that they
@@ -45,29 +45,29 @@ class RankMesh:
         """
         several = self.layout.replicate > 1
         if self.layout.context == 1:
-            return self.whole["replicate", "shard"] if several else self.whole["shard"]
-        shards = self.whole["shard", "context"]._flatten(_SHARDS)  # noqa: SLF001  # the only way
-        return self.whole["replicate", _SHARDS] if several else shards
+            return self.full_mesh["replicate", "shard"] if several else self.full_mesh["shard"]
+        shards = self.full_mesh["shard", "context"]._flatten(_SHARDS)  # noqa: SLF001  # the only way
+        return self.full_mesh["replicate", _SHARDS] if several else shards
 
     @property
-    def sums_gradients(self) -> bool:
+    def averages_gradients(self) -> bool:
         """Whether gradients of several ranks are averaged."""
         layout = self.layout
         return self.for_training and layout.replicate * layout.shard * layout.context > 1
 
-    def along(self, axis: MeshAxis) -> DeviceMesh:
+    def axis_mesh(self, axis: MeshAxis) -> DeviceMesh:
         """Return the mesh of the ranks that differ from this one on one axis only."""
-        return self.whole[axis.value]
+        return self.full_mesh[axis.value]
 
-    def group(self, axis: MeshAxis) -> dist.ProcessGroup:
+    def axis_group(self, axis: MeshAxis) -> dist.ProcessGroup:
         """Return the process group of the ranks that differ from this one on one axis only."""
-        return self.whole.get_group(axis.value)
+        return self.full_mesh.get_group(axis.value)
 
-    def place(self, axis: MeshAxis) -> int:
+    def rank_index_on_axis(self, axis: MeshAxis) -> int:
         """Return where this rank is on an axis."""
         return self.layout.coordinates(self.rank)[axis]
 
-    def begin_sum(self, value: torch.Tensor) -> Callable[[], torch.Tensor]:
+    def begin_sum_over_ranks(self, value: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Begin the sum of a number over all ranks, in float64; collective.
 
         Return what waits for the ranks that have not begun it, and returns the sum. A rank alone
@@ -80,13 +80,13 @@ class RankMesh:
         if work is None:  # torch says so to a process that is in no group
             raise RuntimeError("this rank has no process group")
 
-        def wait() -> torch.Tensor:
+        def wait_for_sum() -> torch.Tensor:
             work.wait()
             return total
 
-        return wait
+        return wait_for_sum
 
-    def gather_all(self, value: Any) -> list[Any]:
+    def gather_from_all_ranks(self, value: Any) -> list[Any]:
         """Return a small value of each rank; collective."""
         values = [value] * self.layout.world_size
         if len(values) > 1:

@@ -2,7 +2,7 @@
 
 Optimizers have to update what is trained, not the parameters that a model had before. Sharding and
 cutting matrices put new parameters into a model. An optimizer that was made before has the old
-ones, which get no gradients: it would train nothing, and nothing would tell.
+ones, which get no gradients: it would train nothing, without an error.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from hpckit.errors import UsageError
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import BatchRule, Parallel
-from hpckit.runtime.parallel.batch_checks import ReplacedParameter, check_values, digests_of
+from hpckit.runtime.parallel.batch_checks import (
+    ReplacedParameter,
+    check_ranks_built_same_values,
+    checksum_model,
+)
 from hpckit.runtime.parallel.batch_pieces import BatchCut
-from hpckit.runtime.parallel.build import LaidOutModel, build_on_meta, build_seeded, lay_out
+from hpckit.runtime.parallel.build import LaidOutModel, build_model_on_meta, build_seeded_model, lay_out_model
 from hpckit.runtime.parallel.initialise import Init, PartInitialiser
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.sharding import needs_fsdp
@@ -43,27 +47,27 @@ class OptimizerCheck:
     def __post_init__(self) -> None:
         own = weakref.ref(self)
 
-        def before(optimizer: Optimizer, *_: Any) -> None:
+        def check_before_step(optimizer: Optimizer, *_: Any) -> None:
             check = own()
             if check is not None:
-                check.look(optimizer)
+                check.check_optimizer(optimizer)
 
-        handle = register_optimizer_step_pre_hook(before)
+        handle = register_optimizer_step_pre_hook(check_before_step)
         weakref.finalize(self, handle.remove)
 
-    def add(self, replaced: Iterable[ReplacedParameter], model: nn.Module) -> None:
+    def add_replaced_parameters(self, replaced: Iterable[ReplacedParameter], model: nn.Module) -> None:
         """Take note of what a model no longer has, since it is laid out."""
         kind = type(model).__name__.removeprefix("FSDP")
         self._replaced += [(state.name, kind, state.earlier) for state in replaced]
 
-    def look(self, optimizer: Optimizer) -> None:
+    def check_optimizer(self, optimizer: Optimizer) -> None:
         """Raise UsageError if an optimizer has parameters of before, or needs all of a model."""
         if optimizer in self._seen:
             return
         self._seen.add(optimizer)
         if self.stages > 1 and isinstance(optimizer, LBFGS):
             raise UsageError(
-                f"{type(optimizer).__name__} weighs all parameters against each other, and with "
+                f"{type(optimizer).__name__} compares all parameters with each other, and with "
                 "parallel.pipeline each rank has those of its stages only",
                 hint="choose an optimizer that treats each parameter by itself, such as AdamW, or "
                 "a layout with parallel.pipeline=1",
@@ -99,16 +103,18 @@ class ParallelModels:
     def __post_init__(self) -> None:
         self._optimizers = OptimizerCheck(stages=self.mesh.layout.pipeline)
 
-    def add(self, build: Callable[[], nn.Module], plan: Plan, init: Init | None) -> nn.Module:
+    def build_own_part_of_model(
+        self, build: Callable[[], nn.Module], plan: Plan, init: Init | None
+    ) -> nn.Module:
         """Build a model, lay it out, and return this rank's part; collective."""
         if init is None:
-            model = build_seeded(build, self.seed)
-            if not self._is_sent(model):
-                check_values(self.mesh, digests_of(model), whole=True)
-            made = lay_out(model, plan, self.mesh, self.settings)
-            self._optimizers.add(made.replaced, made.module)
-            return self.keep(made)
-        model = build_on_meta(build, self.seed)
+            model = build_seeded_model(build, self.seed)
+            if not self._ddp_broadcasts_initial_values(model):
+                check_ranks_built_same_values(self.mesh, checksum_model(model), whole=True)
+            made = lay_out_model(model, plan, self.mesh, self.settings)
+            self._optimizers.add_replaced_parameters(made.replaced, made.module)
+            return self.remember_model(made)
+        model = build_model_on_meta(build, self.seed)
         initialiser = PartInitialiser(
             whole=copy.deepcopy(model),
             init=init,
@@ -116,18 +122,17 @@ class ParallelModels:
             device=self.mesh.device,
             offload=self.settings.offload,
         )
-        made = lay_out(model, plan, self.mesh, self.settings, initialiser)
-        if not self._is_sent(model):
-            check_values(self.mesh, initialiser.digests, whole=False)
-        return self.keep(made)
+        made = lay_out_model(model, plan, self.mesh, self.settings, initialiser)
+        if not self._ddp_broadcasts_initial_values(model):
+            check_ranks_built_same_values(self.mesh, initialiser.digests, whole=False)
+        return self.remember_model(made)
 
-    def _is_sent(self, model: nn.Module) -> bool:
-        """Return whether the first rank's values are all that there are: DDP sends them to all."""
+    def _ddp_broadcasts_initial_values(self, model: nn.Module) -> bool:
         replicated = self.mesh.layout.is_data_parallel and not needs_fsdp(self.settings)
         learns = any(parameter.requires_grad for parameter in model.parameters())
         return self.mesh.layout.world_size == 1 or (replicated and learns)
 
-    def keep(self, made: LaidOutModel) -> nn.Module:
+    def remember_model(self, made: LaidOutModel) -> nn.Module:
         """Remember how a model that is laid out is trained; return this rank's part."""
         scaled = self.settings.batch is BatchRule.scale  # batches are planned for the ranks of now
         cut = BatchCut(
@@ -138,14 +143,18 @@ class ParallelModels:
             context=made.context,
         )
         self._known[made.module] = ModelTraining(
-            model=made, mesh=self.mesh, settings=self.settings, cut=cut, is_laid_out=self._has
+            model=made,
+            mesh=self.mesh,
+            settings=self.settings,
+            cut=cut,
+            is_laid_out=self._is_parameter_of_known_model,
         )
         return made.module
 
-    def _has(self, parameter: Tensor) -> bool:
+    def _is_parameter_of_known_model(self, parameter: Tensor) -> bool:
         return any(parameter is one for model in self._known for one in model.parameters())
 
-    def training(self, model: nn.Module) -> ModelTraining:
+    def find_training(self, model: nn.Module) -> ModelTraining:
         """Return how a model is trained; raises UsageError if it was not built here."""
         found = self._known.get(model)
         if found is None:

@@ -14,10 +14,10 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, ScheduleL
 from torch.distributed.pipelining.schedules import get_schedule_class
 
 from hpckit.errors import UsageError
-from hpckit.model.counted import counted
+from hpckit.model.counted import format_count
 from hpckit.model.parallel.settings import SCHEDULES
-from hpckit.runtime.parallel.gradients import set_aside
-from hpckit.runtime.parallel.kept_state import keep_state
+from hpckit.runtime.parallel.gradients import set_earlier_gradients_aside
+from hpckit.runtime.parallel.kept_state import preserve_module_state
 from hpckit.runtime.parallel.pipeline_split import StagePart
 from hpckit.values import dataclass, field
 
@@ -28,13 +28,13 @@ _KEPT_SCHEDULES = 8
 """Batches of more shapes than these in turn are rehearsed again."""
 
 
-def check_microbatches(rows: int, count: int) -> None:
+def check_microbatches_divide_rows(rows: int, count: int) -> None:
     """Raise UsageError if rows cannot be cut into this many equal parts."""
     if rows % count:
         raise UsageError(
             f"a batch of {rows} rows on this rank cannot be cut into "
             f"parallel.microbatches={count} equal parts",
-            hint="take a multiple, or leave parallel.microbatches out",
+            hint=f"give each data rank a multiple of {count} rows, or leave parallel.microbatches out",
         )
 
 
@@ -52,40 +52,40 @@ class RehearsedStage(PipelineStage):
         self._pipeline = pipeline
 
     def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
-        with _apart(self.submod, self._pipeline, on_zeros=not self.is_first):
+        with _rehearse_without_side_effects(self.submod, self._pipeline, on_zeros=not self.is_first):
             return super()._prepare_forward_infra(*args, **kwargs)
 
     def _prepare_backward_infra(self, *args: Any, **kwargs: Any) -> Any:
         # With parallel.recompute the backward pass runs units again.
-        with _apart(self.submod, self._pipeline, on_zeros=False):
+        with _rehearse_without_side_effects(self.submod, self._pipeline, on_zeros=False):
             found = super()._prepare_backward_infra(*args, **kwargs)
         for chunk in self.args_recv_info:
-            self._forget(chunk)
+            self._free_received_buffers(chunk)
         return found
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> Any:
         """Make room for the inputs of a microbatch, and return how they are received."""
-        _make_room(self.args_recv_info[fwd_chunk_id])
+        _allocate_receive_buffers(self.args_recv_info[fwd_chunk_id])
         return super().get_fwd_recv_ops(fwd_chunk_id)
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> Any:
         """Make room for the gradients of a microbatch, and return how they are received."""
-        _make_room(self.grad_recv_info.get(bwd_chunk_id, ()))
+        _allocate_receive_buffers(self.grad_recv_info.get(bwd_chunk_id, ()))
         return super().get_bwd_recv_ops(bwd_chunk_id)
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
         """Run the backward pass of a microbatch, and free what it received."""
         super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
-        self._forget(bwd_chunk_id)
+        self._free_received_buffers(bwd_chunk_id)
 
-    def _forget(self, chunk: int) -> None:
+    def _free_received_buffers(self, chunk: int) -> None:
         for one in (*self.args_recv_info[chunk], *self.grad_recv_info.get(chunk, ())):
             if one.buffer is not None:
                 one.buffer.grad = None
                 one.buffer.untyped_storage().resize_(0)
 
 
-def _make_room(received: Sequence[Any]) -> None:
+def _allocate_receive_buffers(received: Sequence[Any]) -> None:
     for one in received:
         if one.buffer is not None:
             reach = zip(one.buffer.shape, one.buffer.stride(), strict=True)
@@ -94,11 +94,13 @@ def _make_room(received: Sequence[Any]) -> None:
 
 
 @contextmanager
-def _apart(module: nn.Module, pipeline: Pipeline, *, on_zeros: bool) -> Iterator[None]:
-    handle = module.register_forward_pre_hook(_zero, prepend=True) if on_zeros else None
+def _rehearse_without_side_effects(
+    module: nn.Module, pipeline: Pipeline, *, on_zeros: bool
+) -> Iterator[None]:
+    handle = module.register_forward_pre_hook(_zero_inputs, prepend=True) if on_zeros else None
     pipeline.rehearses = True
     try:
-        with keep_state(module):
+        with preserve_module_state(module):
             yield
     finally:
         pipeline.rehearses = False
@@ -106,7 +108,7 @@ def _apart(module: nn.Module, pipeline: Pipeline, *, on_zeros: bool) -> Iterator
             handle.remove()
 
 
-def _zero(_: nn.Module, args: tuple[Any, ...]) -> None:
+def _zero_inputs(_: nn.Module, args: tuple[Any, ...]) -> None:
     with torch.no_grad():
         for arg in args:
             if isinstance(arg, Tensor):
@@ -132,85 +134,74 @@ class Pipeline:
     numbers of no meaning."""
 
     @property
-    def has_last(self) -> bool:
+    def has_last_stage(self) -> bool:
         """Whether this rank has the last stage."""
         return self.parts[-1].number == self.stages - 1
 
-    def step(
-        self, inputs: Tensor, targets: Any, *, loss: PartLoss, kwargs: Mapping[str, Any]
-    ) -> None:
+    def step(self, inputs: Tensor, targets: Any, *, loss: PartLoss, kwargs: Mapping[str, Any]) -> None:
         """Run forward and backward.
 
         `loss`, which only the last stage calls, returns what to differentiate for a microbatch; it
         is told which part of the rows that is.
         """
-        parts = self.parts_of_batch(len(inputs))
-        known, schedule = self._schedule(parts, inputs)
+        parts = self.count_microbatches(len(inputs))
+        known, schedule = self._get_schedule(parts, inputs)
         self._part = 1 / parts
-        with nullcontext() if known else set_aside(self._parameters):
-            self._run(schedule.step, inputs, targets, loss, kwargs)
+        with nullcontext() if known else set_earlier_gradients_aside(self._stage_parameters):
+            self._run_schedule(schedule.step, inputs, targets, loss, kwargs)
 
-    def evaluate(
-        self, inputs: Tensor, targets: Any, *, loss: PartLoss, kwargs: Mapping[str, Any]
-    ) -> None:
+    def evaluate(self, inputs: Tensor, targets: Any, *, loss: PartLoss, kwargs: Mapping[str, Any]) -> None:
         """Run forward only, all rows at once."""
-        _, schedule = self._schedule(1, inputs, forward_only=True)
+        _, schedule = self._get_schedule(1, inputs, forward_only=True)
         self._part = 1.0
-        with set_aside(self._parameters):
-            self._run(schedule.eval, inputs, targets, loss, kwargs)
+        with set_earlier_gradients_aside(self._stage_parameters):
+            self._run_schedule(schedule.eval, inputs, targets, loss, kwargs)
 
-    def _schedule(
-        self, parts: int, inputs: Tensor, *, forward_only: bool = False
-    ) -> tuple[bool, Any]:
+    def _get_schedule(self, parts: int, inputs: Tensor, *, forward_only: bool = False) -> tuple[bool, Any]:
         key = (parts, tuple(inputs.shape), forward_only)
         schedule = self._schedules.pop(key, None)
         known = schedule is not None
-        self._schedules[key] = schedule if known else self._make(parts, forward_only=forward_only)
+        self._schedules[key] = schedule if known else self._make_schedule(parts, forward_only=forward_only)
         if len(self._schedules) > _KEPT_SCHEDULES:
             self._schedules.popitem(last=False)
         return known, self._schedules[key]
 
-    def fits(self, rows: int) -> bool:
+    def can_split_batch(self, rows: int) -> bool:
         """Return whether a batch of this many rows can be cut into microbatches."""
-        return self._most_parts(rows) is not None
+        return self._find_most_microbatches(rows) is not None
 
-    def _most_parts(self, rows: int) -> int | None:
+    def _find_most_microbatches(self, rows: int) -> int | None:
         if self.microbatches is not None:
             return None if rows % self.microbatches else self.microbatches
-        wanted = range(2 * self.stages, self._least - 1, -1)
+        wanted = range(2 * self.stages, self._fewest_microbatches - 1, -1)
         multiple = 1 if SCHEDULES[self.schedule] == 1 else self.group.size()
-        return next(
-            (count for count in wanted if rows % count == 0 and count % multiple == 0), None
-        )
+        return next((count for count in wanted if rows % count == 0 and count % multiple == 0), None)
 
     @property
-    def _least(self) -> int:
-        """The fewest microbatches that the schedule takes."""
+    def _fewest_microbatches(self) -> int:
         return 1 if self.schedule == "GPipe" else self.stages
 
-    def parts_of_batch(self, rows: int) -> int:
+    def count_microbatches(self, rows: int) -> int:
         """Return into how many microbatches a batch is cut; raises UsageError if it cannot be."""
         if self.microbatches is not None:
-            check_microbatches(rows, self.microbatches)
-        parts, least = self._most_parts(rows), self._least
+            check_microbatches_divide_rows(rows, self.microbatches)
+        parts, least = self._find_most_microbatches(rows), self._fewest_microbatches
         if parts is None:
             raise UsageError(
                 f"a batch of {rows} rows on this rank cannot be cut into {least} to "
-                f"{2 * self.stages} equal parts for {counted(self.stages, 'pipeline stage')}",
+                f"{2 * self.stages} equal parts for {format_count(self.stages, 'pipeline stage')}",
                 hint=f"take a multiple of {least} rows for each data rank",
             )
         return parts
 
     @property
-    def _parameters(self) -> list[nn.Parameter]:
+    def _stage_parameters(self) -> list[nn.Parameter]:
         """All parameters of the stages; torch drops their gradients as a schedule learns shapes."""
-        return [one for part in self.parts for one in part.module.parameters()]
+        return [parameter for part in self.parts for parameter in part.module.parameters()]
 
-    def _make(self, parts: int, *, forward_only: bool = False) -> Any:
+    def _make_schedule(self, parts: int, *, forward_only: bool = False) -> Any:
         stages = [
-            RehearsedStage(
-                self, part.module, part.number, self.stages, self.device, group=self.group
-            )
+            RehearsedStage(self, part.module, part.number, self.stages, self.device, group=self.group)
             for part in self.parts
         ]
         several = SCHEDULES[self.schedule] > 1
@@ -220,31 +211,26 @@ class Pipeline:
         return kind(
             stages if several else stages[0],
             n_microbatches=parts,
-            loss_fn=self._compute,
+            loss_fn=self._compute_loss,
             scale_grads=False,
         )
 
-    def _compute(self, outputs: Any, targets: Any) -> Tensor:
+    def _compute_loss(self, outputs: Any, targets: Any) -> Tensor:
         assert self._loss is not None  # noqa: S101  # set while a schedule runs
         if self.rehearses:  # a number that has a gradient for each output; its value means nothing
             given = outputs if isinstance(outputs, tuple | list) else (outputs,)
             return torch.stack([tensor.abs().sum().float() for tensor in given]).sum()
         return self._loss(outputs, targets, self._part)
 
-    def _run(
-        self,
-        run: Callable[..., Any],
-        inputs: Tensor,
-        targets: Any,
-        loss: PartLoss,
-        kwargs: Mapping[str, Any],
+    def _run_schedule(
+        self, run: Callable[..., Any], inputs: Tensor, targets: Any, loss: PartLoss, kwargs: Mapping[str, Any]
     ) -> None:
         first = (inputs,) if self.parts[0].number == 0 else ()
         for part in self.parts:
-            part.follow()
+            part.copy_attribute_changes()
         self._loss = loss
         try:
-            if self.has_last:
+            if self.has_last_stage:
                 run(*first, target=targets, losses=[], return_outputs=False, **kwargs)
             else:
                 run(*first, **kwargs)

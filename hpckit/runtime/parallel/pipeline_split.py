@@ -18,7 +18,7 @@ from typing import Any
 from torch import nn
 
 from hpckit.errors import ConfigError
-from hpckit.model.counted import counted
+from hpckit.model.counted import format_count
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.plan import Plan
 from hpckit.runtime.parallel.gradients import TiedWeight
@@ -36,10 +36,10 @@ class StagePart:
     module: nn.Module
     copies: Sequence[CopiedModule] = ()
 
-    def follow(self) -> None:
+    def copy_attribute_changes(self) -> None:
         """Take over what was set on the modules that this rank's code has."""
         for one in self.copies:
-            one.follow()
+            one.copy_attribute_changes()
 
 
 @dataclass(slots=True)
@@ -54,31 +54,29 @@ class CopiedModule:
     _seen: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._seen = self._attributes()
+        self._seen = self._source_attributes()
 
-    def follow(self) -> None:
+    def copy_attribute_changes(self) -> None:
         """Set what was set on the source since the last call."""
-        now = self._attributes()
+        now = self._source_attributes()
         changed = {
-            key: one
-            for key, one in now.items()
-            if key not in self._seen or self._seen[key] is not one
+            key: one for key, one in now.items() if key not in self._seen or self._seen[key] is not one
         }
         vars(self.copy).update(changed)
         self._seen = now
 
-    def _attributes(self) -> dict[str, Any]:
+    def _source_attributes(self) -> dict[str, Any]:
         return {key: one for key, one in vars(self.source).items() if key not in _OWN_ATTRIBUTES}
 
 
-def stages_of_units(units: Sequence[str], stages: int) -> list[list[str]]:
+def divide_units_into_stages(units: Sequence[str], stages: int) -> list[list[str]]:
     """Return the units of each stage, in order; earlier stages have the one more.
 
     Raises ConfigError if there are fewer units than stages.
     """
     if len(units) < stages:
         raise ConfigError(
-            f"{counted(len(units), 'unit')} of the plan cannot make {counted(stages, 'stage')}",
+            f"{format_count(len(units), 'unit')} of the plan cannot make {format_count(stages, 'stage')}",
             hint="choose a smaller parallel.pipeline, or smaller units in the plan",
         )
     even, more = divmod(len(units), stages)
@@ -99,49 +97,48 @@ class PipelineSplit:
     stages: int
     own: tuple[int, ...]
 
-    def holder(self, model: nn.Module) -> nn.Module:
+    def copy_own_stages_as_module(self, model: nn.Module) -> nn.Module:
         """Return a module with everything this rank has, to register and to optimise."""
-        return self._only(model, self.own)
+        return self._copy_model_with_stages(model, self.own)
 
-    def parts(self, holder: nn.Module) -> list[StagePart]:
+    def copy_each_own_stage(self, holder: nn.Module) -> list[StagePart]:
         """Return the modules that run, which share their units with the holder."""
         here = dict(holder.named_modules())
         parts = []
         for number in self.own:
-            module = self._only(holder, (number,))
+            module = self._copy_model_with_stages(holder, (number,))
             pairs = ((here[name], one) for name, one in module.named_modules())
             copies = [CopiedModule(source, one) for source, one in pairs if source is not one]
             parts.append(StagePart(number=number, module=module, copies=copies))
         return parts
 
     @property
-    def places(self) -> int:
+    def rank_count(self) -> int:
         """Number of ranks of the pipeline; a stage is on the rank at its number modulo this."""
         return self.stages // len(self.own)
 
-    def stage_of(self, name: str) -> int:
+    def find_stage_of_module(self, name: str) -> int:
         """Return the number of the stage that has a module or parameter, by its name."""
-        by_stage = stages_of_units(self.units, self.stages)
+        by_stage = divide_units_into_stages(self.units, self.stages)
         for number, units in enumerate(by_stage):
             if any(name == unit or name.startswith(unit + ".") for unit in units):
                 return number
         inside = accumulate(name.split("."), "{}.{}".format)
-        return 0 if self.plan.matching(self.plan.first, inside) else self.stages - 1
+        return 0 if self.plan.match_names(self.plan.first, inside) else self.stages - 1
 
-    def _only(self, model: nn.Module, kept: Collection[int]) -> nn.Module:
-        by_stage = stages_of_units(self.units, self.stages)
+    def _copy_model_with_stages(self, model: nn.Module, kept: Collection[int]) -> nn.Module:
+        by_stage = divide_units_into_stages(self.units, self.stages)
         units = {unit for number, one in enumerate(by_stage) for unit in one if number not in kept}
         modules = [name for name, _ in model.named_modules()]
         ends: set[str] = set()
         if 0 not in kept:
-            ends |= set(self.plan.matching(self.plan.first, modules))
+            ends |= set(self.plan.match_names(self.plan.first, modules))
         if self.stages - 1 not in kept:
-            ends |= set(self.plan.matching(self.plan.last, modules))
-        return _without(model, "", units, ends)
+            ends |= set(self.plan.match_names(self.plan.last, modules))
+        return _copy_module_without(model, "", units, ends)
 
 
-def _without(module: nn.Module, prefix: str, units: set[str], ends: set[str]) -> nn.Module:
-    """Return a copy of a module without some of those below it; what stays is shared."""
+def _copy_module_without(module: nn.Module, prefix: str, units: set[str], ends: set[str]) -> nn.Module:
     gone = units | ends
     if not any(name.startswith(prefix) for name in gone):
         return module
@@ -159,11 +156,11 @@ def _without(module: nn.Module, prefix: str, units: set[str], ends: set[str]) ->
             else:
                 made._modules[key] = None  # noqa: SLF001
         elif child is not None:
-            made._modules[key] = _without(child, name + ".", units, ends)  # noqa: SLF001
+            made._modules[key] = _copy_module_without(child, name + ".", units, ends)  # noqa: SLF001
     return made
 
 
-def find_tied_weights(
+def find_weights_tied_across_stages(
     holder: nn.Module, plan: Plan, mesh: RankMesh, split: PipelineSplit | None
 ) -> tuple[TiedWeight, ...]:
     """Return the weights that this rank's stages share with those of other ranks."""
@@ -172,9 +169,9 @@ def find_tied_weights(
     own = dict(holder.named_parameters(remove_duplicate=False))
     line = mesh.layout.peers(mesh.rank, MeshAxis.pipeline)
     found = []
-    for names in plan.ties():
+    for names in plan.group_tied_names():
         here = next((own[name] for name in names if name in own), None)
-        places = sorted({split.stage_of(name) % split.places for name in names})
+        places = sorted({split.find_stage_of_module(name) % split.rank_count for name in names})
         if here is None or len(places) == 1:
             continue
         found.append(
@@ -183,7 +180,7 @@ def find_tied_weights(
                 learns=here.requires_grad,
                 ranks=tuple(line[place] for place in places),
                 rank=mesh.rank,
-                group=mesh.group(MeshAxis.pipeline),
+                group=mesh.axis_group(MeshAxis.pipeline),
                 device=mesh.device,
             )
         )

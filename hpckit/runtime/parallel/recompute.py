@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from hpckit.model.parallel.settings import Parallel, Recompute
-from hpckit.runtime.generators import capture_generators, kept_generators
-from hpckit.runtime.parallel.kept_state import own_generators
+from hpckit.runtime.generators import capture_generator_states, preserve_generators
+from hpckit.runtime.parallel.kept_state import find_module_generators
 from hpckit.values import dataclass, field
 
 _Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
@@ -26,25 +26,25 @@ _BufferName = tuple[str, str]
 """The name of a module in its unit, and that of its buffer."""
 
 
-def prepare_unit(unit: nn.Module, settings: Parallel) -> None:
+def recompute_and_compile_unit(unit: nn.Module, settings: Parallel) -> None:
     """Have a unit recomputed and compiled as configured, in place.
 
     A wrapper module would change the names of parameters.
     """
     kept = RecomputedState(
-        unit=unit,
-        own=own_generators(unit),
-        selective=settings.recompute is Recompute.selective,
+        unit=unit, own=find_module_generators(unit), selective=settings.recompute is Recompute.selective
     )
     match settings.recompute:
         case Recompute.none:
             if settings.compile:
                 unit.compile()
         case Recompute.blocks:
-            unit.forward = RecomputedForward(unit.forward, kept.contexts, compiled=settings.compile)
+            unit.forward = RecomputedForward(
+                unit.forward, kept.make_recompute_contexts, compiled=settings.compile
+            )
         case Recompute.selective:
             # It keeps results of operations, which in compiled code only the compiler sees.
-            contexts = _keeping_products if settings.compile else kept.contexts
+            contexts = _make_selective_contexts if settings.compile else kept.make_recompute_contexts
             unit.forward = RecomputedForward(unit.forward, contexts)
             if settings.compile:
                 unit.compile()
@@ -64,17 +64,15 @@ class RecomputedForward:
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Return what the unit's own forward does."""
-        return checkpoint(
-            self._computed, *inputs, use_reentrant=False, context_fn=self._contexts, **named
-        )
+        return checkpoint(self._computed, *inputs, use_reentrant=False, context_fn=self._contexts, **named)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RecomputedForward:
-        """Return that of the copied unit, to which methods of the unit are bound anew."""
+        """Return the forward of the copied unit, whose methods are bound to the copy."""
         forward, contexts = copy.deepcopy((self._forward, self._contexts), memo)
         return RecomputedForward(forward, contexts, compiled=self._compiled)
 
 
-def _keeping_products() -> Any:
+def _make_selective_contexts() -> Any:
     aten = torch.ops.aten
     products = [aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default]
     return create_selective_checkpoint_contexts(products)  # type: ignore[no-untyped-call]
@@ -93,23 +91,21 @@ class RecomputedState:
     selective: bool
     _changing: dict[bool, set[_BufferName]] = field(default_factory=dict)
 
-    def contexts(self) -> _Contexts:
+    def make_recompute_contexts(self) -> _Contexts:
         """Return the contexts of a forward pass, and of computing it again."""
-        first, second = _keeping_products() if self.selective else (nullcontext(), nullcontext())
+        first, second = _make_selective_contexts() if self.selective else (nullcontext(), nullcontext())
         mode = self.unit.training
         known = self._changing.get(mode)
-        held = self._held()
-        before = {
-            name: one.detach().clone()
-            for name, one in held.items()
-            if known is None or name in known
-        }
+        held = self._list_buffers()
+        before = {name: one.detach().clone() for name, one in held.items() if known is None or name in known}
         changing = self._changing.setdefault(mode, set())
-        watching = self._watching(held, before, changing, compared=known is None)
-        drawing = kept_generators(self.own, begin=capture_generators(self.own))
-        return _within(watching, first), _within(drawing, self._from(before), second)
+        watching = self._learn_changing_buffers(held, before, changing, compared=known is None)
+        drawing = preserve_generators(self.own, begin=capture_generator_states(self.own))
+        return _enter_all_contexts(watching, first), _enter_all_contexts(
+            drawing, self._swap_in_buffer_copies(before), second
+        )
 
-    def _held(self) -> dict[_BufferName, Tensor]:
+    def _list_buffers(self) -> dict[_BufferName, Tensor]:
         return {
             (place, key): one
             for place, module in self.unit.named_modules()
@@ -118,7 +114,7 @@ class RecomputedState:
         }
 
     @contextmanager
-    def _watching(
+    def _learn_changing_buffers(
         self,
         held: Mapping[_BufferName, Tensor],
         before: dict[_BufferName, Tensor],
@@ -133,20 +129,19 @@ class RecomputedState:
         """
         versions = {name: one._version for name, one in held.items()}  # noqa: SLF001
         yield
-        now = self._held()
-        changing |= self._running() & before.keys()
+        now = self._list_buffers()
+        changing |= self._list_running_statistics() & before.keys()
         changing |= {
             name
             for name, one in held.items()
             if now.get(name) is not one
             or one._version != versions[name]  # noqa: SLF001
-            or (compared and _differ(before[name], one))
+            or (compared and _values_differ(before[name], one))
         }
         for name in [name for name in before if name not in changing]:
             del before[name]
 
-    def _running(self) -> set[_BufferName]:
-        """Return the running statistics that are being measured."""
+    def _list_running_statistics(self) -> set[_BufferName]:
         return {
             (place, key)
             for place, module in self.unit.named_modules()
@@ -155,8 +150,7 @@ class RecomputedState:
         }
 
     @contextmanager
-    def _from(self, before: Mapping[_BufferName, Tensor]) -> Iterator[None]:
-        """Have the unit begin with these buffers, and set back those that it has now."""
+    def _swap_in_buffer_copies(self, before: Mapping[_BufferName, Tensor]) -> Iterator[None]:
         live = []
         for (place, key), earlier in before.items():
             buffers = self.unit.get_submodule(place)._buffers  # noqa: SLF001
@@ -169,13 +163,13 @@ class RecomputedState:
                 buffers[key] = now
 
 
-def _differ(before: Tensor, now: Tensor) -> bool:
+def _values_differ(before: Tensor, now: Tensor) -> bool:
     """Return whether values differ; tensors that have none, or are no plain ones, do not."""
     return type(now) is Tensor and not now.is_meta and not torch.equal(before, now)
 
 
 @contextmanager
-def _within(*contexts: AbstractContextManager[Any]) -> Iterator[None]:
+def _enter_all_contexts(*contexts: AbstractContextManager[Any]) -> Iterator[None]:
     with ExitStack() as stack:
         for context in contexts:
             stack.enter_context(context)

@@ -24,10 +24,10 @@ from torch.func import functional_call
 
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import Parallel, Precision
-from hpckit.runtime.generators import kept_generators
-from hpckit.runtime.parallel.batch_checks import check_whole
+from hpckit.runtime.generators import preserve_generators
+from hpckit.runtime.parallel.batch_checks import raise_problem_on_all_ranks
 from hpckit.runtime.parallel.context.context_parallel import ContextShards
-from hpckit.runtime.parallel.kept_state import evaluating, keep_state
+from hpckit.runtime.parallel.kept_state import preserve_module_state, use_evaluation_mode
 from hpckit.runtime.parallel.mesh import RankMesh
 from hpckit.runtime.parallel.step_errors import LostWrites
 from hpckit.runtime.parallel.tensor_parallel import TensorCut
@@ -58,10 +58,10 @@ class UnitCheck:
     _seen: dict[str, Any] = field(default_factory=dict)
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def record_unit_inputs_and_outputs(self) -> Iterator[None]:
         """Keep what goes into the unit, and what comes out of it; leave nothing in the model."""
-        before = self.unit.register_forward_pre_hook(self._before, with_kwargs=True)
-        after = self.unit.register_forward_hook(self._after)
+        before = self.unit.register_forward_pre_hook(self._record_inputs, with_kwargs=True)
+        after = self.unit.register_forward_hook(self._record_output)
         try:
             yield
         finally:
@@ -69,34 +69,34 @@ class UnitCheck:
             after.remove()
             self._seen = {}
 
-    def problem(self) -> str:
-        """Return how the unit differs from its whole; empty if it does not, or nobody can tell.
+    def explain_difference_from_whole(self) -> str:
+        """Return how the unit differs from its whole; empty if it does not, or if that is unknown.
 
         Collective on the ranks that have the unit.
         """
         seen, self._seen = self._seen, {}
         if "output" not in seen:
             return ""
-        with torch.no_grad(), _quiet():
+        with torch.no_grad(), _silence_redistribute_log():
             device = seen["output"].device
             named = self.unit.named_parameters()
-            tensors = {name: self._parameter(one).to(device) for name, one in named}
+            tensors = {name: self._gather_parameter(one).to(device) for name, one in named}
             try:
-                return self._difference(seen, tensors)
+                return self._compare_with_whole(seen, tensors)
             except Exception as error:  # noqa: BLE001  # the user's code, or not enough memory
                 _log.debug("unit %s could not be compared with its whole: %s", self.name, error)
                 return ""
 
-    def _difference(self, seen: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    def _compare_with_whole(self, seen: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
         self.whole.train(self.unit.training)
         given, output = seen["args"], seen["output"]
-        with kept_generators():
+        with preserve_generators():
             first, second = (
                 functional_call(
                     self.whole,
                     {**tensors, **{name: one.clone() for name, one in seen["buffers"].items()}},
-                    tuple(_cloned(value) for value in given),
-                    {name: _cloned(one) for name, one in seen["kwargs"].items()},
+                    tuple(_clone_tensor(value) for value in given),
+                    {name: _clone_tensor(one) for name, one in seen["kwargs"].items()},
                 )
                 for _ in range(2)
             )
@@ -106,39 +106,38 @@ class UnitCheck:
         if not torch.equal(first, second):
             _log.debug("unit %s draws numbers, so that it cannot be compared", self.name)
             return ""
-        far = difference_of_outputs(output, first, given[0] if given else None)
+        far = explain_output_difference(output, first, given[0] if given else None)
         return far and (
             f"{self.name} puts out something else than the whole unit does for the same row: {far} "
             "of what the unit adds"
         )
 
-    def _parameter(self, one: Tensor) -> Tensor:
+    def _gather_parameter(self, one: Tensor) -> Tensor:
         whole = one.full_tensor() if isinstance(one, DTensor) else one.detach()
         return whole.bfloat16() if self.half and whole.is_floating_point() else whole
 
-    def _before(self, unit: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        with torch.no_grad(), _quiet():
+    def _record_inputs(self, unit: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with torch.no_grad(), _silence_redistribute_log():
             self._seen = {
-                "args": tuple(self._gathered(arg) for arg in args),
-                "kwargs": {name: self._gathered(one) for name, one in kwargs.items()},
+                "args": tuple(self._gather_first_row(arg) for arg in args),
+                "kwargs": {name: self._gather_first_row(one) for name, one in kwargs.items()},
                 "buffers": {name: one.detach().clone() for name, one in unit.named_buffers()},
             }
 
-    def _after(self, _: nn.Module, __: Any, output: Any) -> None:
-        with torch.no_grad(), _quiet():
+    def _record_output(self, _: nn.Module, __: Any, output: Any) -> None:
+        with torch.no_grad(), _silence_redistribute_log():
             if isinstance(output, Tensor):
-                self._seen["output"] = self._gathered(output)
+                self._seen["output"] = self._gather_first_row(output)
 
-    def _gathered(self, value: Any) -> Any:
-        """Return the first row of a tensor, with all positions; collective."""
+    def _gather_first_row(self, value: Any) -> Any:
         if not isinstance(value, Tensor) or value.dim() < len(("rows", "length")):
             return value
         one = value.detach()[:1]
         one = one.full_tensor() if isinstance(one, DTensor) else one.clone()
-        return one if self.context is None else self.context.whole(one)
+        return one if self.context is None else self.context.gather_sequence(one)
 
 
-def _unit_hint(layout: Layout) -> str:
+def _format_unit_hint(layout: Layout) -> str:
     causes = {
         "a fixed number of heads (unflatten by the width of a head, -1 heads)": layout.tensor,
         "several projections in one matrix": layout.tensor,
@@ -164,46 +163,46 @@ class ContextCheck:
         "unchecked"
     )
 
-    def problem(self, row: Tensor, kwargs: Mapping[str, Any]) -> str:  # noqa: ARG002  # as for stages
+    def explain_difference_from_whole(self, row: Tensor, kwargs: Mapping[str, Any]) -> str:  # noqa: ARG002  # as for stages
         """Return how outputs differ for a row [1, …]; empty if they do not, or it is unknown.
 
         `row` and `kwargs` are of this rank's positions. Collective.
         """
         pieces = 2 * self.shards.size
-        text = self.shards.whole(row)
+        text = self.shards.gather_sequence(row)
         text = text[:, : min(text.shape[1], max(_MOST_POSITIONS, pieces)) // pieces * pieces]
-        own = self.shards.cut(text.shape[1], text.device)
-        with torch.no_grad(), evaluating(self.model), keep_state(self.model):
+        own = self.shards.find_own_positions(text.shape[1], text.device)
+        with torch.no_grad(), use_evaluation_mode(self.model), preserve_module_state(self.model):
             try:
-                return self._difference(text, own)
+                return self._compare_with_whole(text, own)
             except Exception as error:  # noqa: BLE001  # the user's code, for another length
                 _log.debug("parts of sequences could not be compared with whole ones: %s", error)
                 return ""
 
-    def _difference(self, text: Tensor, own: Tensor) -> str:
-        found = self._outputs(text[:, own], own)
+    def _compare_with_whole(self, text: Tensor, own: Tensor) -> str:
+        found = self._run_model_at_positions(text[:, own], own)
         everywhere = torch.arange(text.shape[1], device=text.device)
-        with self.shards.apart():
-            wanted, second = (self._outputs(text, everywhere) for _ in range(2))
+        with self.shards.disable_ring_attention():
+            wanted, second = (self._run_model_at_positions(text, everywhere) for _ in range(2))
         if not isinstance(found, Tensor) or not isinstance(wanted, Tensor):
             return ""
-        found = self.shards.whole(found)
+        found = self.shards.gather_sequence(found)
         if found.shape != wanted.shape or wanted.dim() < len(("rows", "positions", "values")):
             return ""
         if not torch.equal(wanted, second):
             _log.debug("the model draws numbers, so that it cannot be compared")
             return ""
-        far = difference_of_outputs(found, wanted)
+        far = explain_output_difference(found, wanted)
         return far and (
             "the model puts out something else for the parts of a sequence than for the whole one: "
             f"{far} of its outputs"
         )
 
-    def _outputs(self, text: Tensor, positions: Tensor) -> Any:
+    def _run_model_at_positions(self, text: Tensor, positions: Tensor) -> Any:
         return self.model(text, positions=positions.expand(len(text), -1))
 
 
-def unit_checks(
+def make_unit_checks(
     units: Mapping[str, nn.Module], context: ContextShards | None, settings: Parallel
 ) -> tuple[UnitCheck, ...]:
     """Return a check of one unit of each class, while units are whole; by their names."""
@@ -212,39 +211,37 @@ def unit_checks(
     for name, unit in units.items():
         if type(unit) in found:
             continue
-        shapes: dict[int, Any] = {id(one): one.detach().to("meta") for one in unit.buffers()}
-        for one in unit.parameters():
-            shapes[id(one)] = nn.Parameter(one.detach().to("meta"), one.requires_grad)
+        shapes: dict[int, Any] = {id(buffer): buffer.detach().to("meta") for buffer in unit.buffers()}
+        for parameter in unit.parameters():
+            shapes[id(parameter)] = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
         try:
             whole = copy.deepcopy(unit, shapes)
         except Exception as error:  # noqa: BLE001  # the user's module
             _log.debug("unit %s cannot be copied: %s", name, error)
         else:
-            found[type(unit)] = UnitCheck(
-                name=name, whole=whole, unit=unit, context=context, half=half
-            )
+            found[type(unit)] = UnitCheck(name=name, whole=whole, unit=unit, context=context, half=half)
     return tuple(found.values())
 
 
 @contextmanager
-def comparing_units(
+def compare_cut_units_with_whole(
     checks: Sequence[UnitCheck], mesh: RankMesh, cut: TensorCut | None
 ) -> Iterator[None]:
     """Compare units that are cut with whole ones; raises RunError on all ranks; collective."""
     with ExitStack() as stack:
         for check in checks:
-            stack.enter_context(check.watched())
+            stack.enter_context(check.record_unit_inputs_and_outputs())
         with nullcontext() if cut is None else LostWrites():  # type: ignore[no-untyped-call]
             yield
-        problems = [check.problem() for check in checks]
-        check_whole(mesh, next(filter(None, problems), ""), _unit_hint(mesh.layout))
+        problems = [check.explain_difference_from_whole() for check in checks]
+        raise_problem_on_all_ranks(mesh, next(filter(None, problems), ""), _format_unit_hint(mesh.layout))
 
 
-def _cloned(value: Any) -> Any:
+def _clone_tensor(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def difference_of_outputs(found: Tensor, wanted: Tensor, given: Any = None) -> str:
+def explain_output_difference(found: Tensor, wanted: Tensor, given: Any = None) -> str:
     """Return how far outputs are apart; empty if they are the same but for rounding.
 
     It is a share of what a unit adds to what it is given.
@@ -265,7 +262,7 @@ def difference_of_outputs(found: Tensor, wanted: Tensor, given: Any = None) -> s
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_redistribute_log() -> Iterator[None]:
     """Keep back torch's remarks on gathering, which happens once here."""
     logger = logging.getLogger("torch.distributed.tensor._redistribute")
     level = logger.level

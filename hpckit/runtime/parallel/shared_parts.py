@@ -20,11 +20,11 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from hpckit.errors import RunError
-from hpckit.model.counted import listed
+from hpckit.model.counted import format_short_list
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.runtime.parallel.batch_checks import SHOWN, UNEVEN_HINT
 from hpckit.runtime.parallel.mesh import RankMesh
-from hpckit.runtime.tensor_parts import local_part
+from hpckit.runtime.tensor_parts import local_shard_of_tensor
 from hpckit.values import dataclass, field
 
 
@@ -32,7 +32,7 @@ from hpckit.values import dataclass, field
 class SharedBuffers:
     """The buffers of a rank's part of a model; does nothing for one that FSDP does not shard.
 
-    In the first step it looks which of them change; from then on `share` gives all ranks those of
+    In the first step it looks which of them change; then `broadcast_buffers` gives ranks those of
     the first rank that has this part.
     """
 
@@ -45,14 +45,14 @@ class SharedBuffers:
 
     def __post_init__(self) -> None:
         sharded = any(isinstance(module, FSDPModule) for module in self.module.modules())
-        self._may_differ = sharded and self.mesh.sums_gradients
+        self._may_differ = sharded and self.mesh.averages_gradients
 
-    def watch(self) -> None:
+    def copy_buffers_to_find_changes(self) -> None:
         """Begin to look which buffers change."""
         if self._may_differ:
             self._seen = {name: one.detach().clone() for name, one in self.module.named_buffers()}
 
-    def settle(self) -> None:
+    def agree_on_changed_buffers(self) -> None:
         """Remember which buffers have changed on some rank; collective.
 
         By their values: batch normalisation changes them without torch's counter of changes.
@@ -64,10 +64,10 @@ class SharedBuffers:
             for name, one in self.module.named_buffers()
             if name not in self._seen or not torch.equal(one, self._seen[name])
         ]
-        self._names = sorted({name for names in self.mesh.gather_all(changed) for name in names})
+        self._names = sorted({name for names in self.mesh.gather_from_all_ranks(changed) for name in names})
         self._seen = {}
 
-    def share(self) -> None:
+    def broadcast_buffers(self) -> None:
         """Take over the changing buffers of the first rank with this part; collective.
 
         They are sent as bytes: not every backend sends every type.
@@ -79,8 +79,8 @@ class SharedBuffers:
         for dtype in dict.fromkeys(buffer.dtype for buffer in held):
             alike = [buffer for buffer in held if buffer.dtype == dtype]
             flat = torch.cat([buffer.detach().reshape(-1) for buffer in alike]).view(torch.uint8)
-            for axis in range(self.mesh.data.ndim):
-                dist.broadcast(flat, group=self.mesh.data.get_group(axis), group_src=0)
+            for axis in range(self.mesh.data_mesh.ndim):
+                dist.broadcast(flat, group=self.mesh.data_mesh.get_group(axis), group_src=0)
             with torch.no_grad():
                 whole = flat.view(dtype)
                 sizes = [buffer.numel() for buffer in alike]
@@ -110,49 +110,49 @@ class GradientSets:
         named = self.module.named_parameters()
         self._named = [(name.removeprefix("module."), one) for name, one in named]
 
-    def begin(self) -> None:
+    def remember_gradients_before_backward(self) -> None:
         """Look at what is there before a backward pass."""
-        if self.mesh.sums_gradients:
+        if self.mesh.averages_gradients:
             self._before = [
-                (name, one, _mark(one)) for name, one in self._named if one.requires_grad
+                (name, one, _gradient_version_key(one)) for name, one in self._named if one.requires_grad
             ]
 
-    def end(self) -> None:
+    def refuse_missing_gradients(self) -> None:
         """Look at what the backward pass has left out; raises RunError with DDP."""
         if not isinstance(self.module, DistributedDataParallel):
             return
-        missing = self._missing()
+        missing = self._list_missing_gradients()
         if missing:
             raise RunError(
-                f"in this step {listed(missing, SHOWN)} got no gradient, and DDP waits for that of "
-                "each parameter that learns",
+                f"in this step {format_short_list(missing, SHOWN)} got no gradient, and DDP waits "
+                "for that of each parameter that learns",
                 hint=f"{UNEVEN_HINT}; give those that never learn requires_grad=False; or choose "
                 "parallel=fsdp for layers that a step leaves out on all ranks",
             )
 
-    def sum_with(self, values: Tensor) -> Tensor:
+    def sum_over_ranks(self, values: Tensor) -> Tensor:
         """Return the sums of some numbers over all ranks, float64; collective."""
         values = values.to(self.mesh.device)
-        if not self.mesh.sums_gradients or isinstance(self.module, DistributedDataParallel):
-            return self.mesh.begin_sum(values)()
-        stages, place = self.mesh.layout.pipeline, self.mesh.place(MeshAxis.pipeline)
-        missing = self._missing()
+        if not self.mesh.averages_gradients or isinstance(self.module, DistributedDataParallel):
+            return self.mesh.begin_sum_over_ranks(values)()
+        stages, place = self.mesh.layout.pipeline, self.mesh.rank_index_on_axis(MeshAxis.pipeline)
+        missing = self._list_missing_gradients()
         own = zlib.crc32(repr(missing).encode()) % _DIGESTS + 1 if missing else 0
         more = [0.0] * (2 * stages)
         more[place], more[stages + place] = own, own**2
         sets = torch.tensor(more, dtype=torch.float64, device=values.device)
-        sums = self.mesh.begin_sum(torch.cat([values.detach().double(), sets]))()
+        sums = self.mesh.begin_sum_over_ranks(torch.cat([values.detach().double(), sets]))()
         self._sums = sums[len(values) :]
         return sums[: len(values)]
 
-    def _missing(self) -> list[str]:
+    def _list_missing_gradients(self) -> list[str]:
         return [
             name
             for name, one, mark in self._before
-            if (one.grad is None if mark is None else _mark(one) == mark)
+            if (one.grad is None if mark is None else _gradient_version_key(one) == mark)
         ]
 
-    def compare(self, *, may_wait: bool) -> None:
+    def refuse_unequal_gradient_sets(self, *, may_wait: bool) -> None:
         """Raise RunError on all ranks if those of one stage differ in what they got.
 
         `may_wait`: also if the sums are still being computed on a device.
@@ -167,15 +167,15 @@ class GradientSets:
             return
         raise RunError(
             f"in this step ranks got gradients of different parameters, and with "
-            f"{self.mesh.layout} those of different ones were added up",
+            f"{self.mesh.layout} gradients of different parameters were added up",
             hint=f"{UNEVEN_HINT}, or call model.set_reduce_scatter_unused_params(True) after "
             "run.parallelize (torch 2.13): a gradient of zero takes part then",
         )
 
 
-def _mark(parameter: nn.Parameter) -> object:
+def _gradient_version_key(parameter: nn.Parameter) -> object:
     """Return what changes when a gradient is added to, or takes another one's place."""
     gradient = parameter.grad
     if gradient is None:
         return None
-    return id(gradient), local_part(gradient)._version  # noqa: SLF001  # in torch's documentation
+    return id(gradient), local_shard_of_tensor(gradient)._version  # noqa: SLF001  # in torch's documentation

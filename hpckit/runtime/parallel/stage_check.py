@@ -23,10 +23,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from hpckit.runtime.parallel.kept_state import keep_state
+from hpckit.runtime.parallel.kept_state import preserve_module_state
 from hpckit.runtime.parallel.pipeline_split import PipelineSplit, StagePart
-from hpckit.runtime.parallel.self_check import difference_of_outputs
-from hpckit.runtime.tensor_parts import local_part
+from hpckit.runtime.parallel.self_check import explain_output_difference
+from hpckit.runtime.tensor_parts import local_shard_of_tensor
 from hpckit.values import dataclass
 
 _log = logging.getLogger("hpckit.rank")
@@ -56,7 +56,7 @@ class _ModuleElsewhere(nn.Module):
         return vars(self)["_pass_on"](args, kwargs)
 
 
-def outline_of(module: nn.Module, names: Collection[str], prefix: str = "") -> nn.Module:
+def copy_model_with_stand_ins(module: nn.Module, names: Collection[str], prefix: str = "") -> nn.Module:
     """Return a copy of a model in which modules of these names are stand-ins without tensors.
 
     What is not below a module of these names is shared with the model. `prefix` is what stands
@@ -70,13 +70,15 @@ def outline_of(module: nn.Module, names: Collection[str], prefix: str = "") -> n
         name = prefix + key
         if child is not None:
             children[key] = (
-                _stand_in(child) if name in names else outline_of(child, names, name + ".")
+                _make_stand_in(child)
+                if name in names
+                else copy_model_with_stand_ins(child, names, name + ".")
             )
     object.__setattr__(made, "_modules", children)
     return made
 
 
-def _stand_in(module: nn.Module) -> nn.Module:
+def _make_stand_in(module: nn.Module) -> nn.Module:
     """Return a module of the same class, for `isinstance`, with its plain attributes alone."""
     kind: Any = type(type(module).__name__, (_ModuleElsewhere, type(module)), {})
     made: nn.Module = kind.__new__(kind)
@@ -111,57 +113,56 @@ class StageCheck:
         "once into modules of first or last. parallel.self_check=false trains it unchecked"
     )
 
-    def problem(self, row: Tensor, kwargs: Mapping[str, Any]) -> str:
+    def explain_difference_from_whole(self, row: Tensor, kwargs: Mapping[str, Any]) -> str:
         """Return how the stages differ for a row [1, …]; empty if they do not, or it is unknown.
 
         `row` is what the first stage gets, and `kwargs` what all get. Collective.
         """
         all_modules = nn.ModuleList([self.outline, *(part.module for part in self.parts)])
-        with torch.no_grad(), keep_state(all_modules):
+        with torch.no_grad(), preserve_module_state(all_modules):
             all_modules.eval()
             for part in self.parts:
                 if isinstance(part.module, FSDPModule):
                     part.module.unshard()
             try:
-                return self._difference(row, kwargs)
+                return self._compare_with_whole(row, kwargs)
             except Exception as error:  # noqa: BLE001  # the user's code, in a way it was not made for
                 _log.debug("the stages could not be compared with the whole: %s", error)
                 return ""
 
-    def _difference(self, row: Tensor, kwargs: Mapping[str, Any]) -> str:
+    def _compare_with_whole(self, row: Tensor, kwargs: Mapping[str, Any]) -> str:
         for name, owner in self.owners.items():
-            pass_on = partial(self._hand_round, owner, self.holder.get_submodule, name)
+            pass_on = partial(self._call_on_owner_and_broadcast, owner, self.holder.get_submodule, name)
             vars(self.outline.get_submodule(name))["_pass_on"] = pass_on
-        first, second = (_tensors_of(self.outline(row.clone(), **kwargs)) for _ in range(2))
-        found = _tensors_of(self._in_stages(row, kwargs))
-        if _far(first, second):
+        first, second = (_list_whole_tensors(self.outline(row.clone(), **kwargs)) for _ in range(2))
+        found = _list_whole_tensors(self._run_row_through_stages(row, kwargs))
+        if _explain_tensor_difference(first, second):
             _log.debug("the model draws numbers, so that its stages cannot be compared")
             return ""
-        far = _far(found, first)
+        far = _explain_tensor_difference(found, first)
         return far and (
             "the stages, one after the other, put out something else than the model's forward "
             f"over all units does for the same row: {far}"
         )
 
-    def _in_stages(self, row: Tensor, kwargs: Mapping[str, Any]) -> Any:
+    def _run_row_through_stages(self, row: Tensor, kwargs: Mapping[str, Any]) -> Any:
         own = {part.number: part.module for part in self.parts}
         hidden: Any = (row.clone(),)
         for number in range(self.split.stages):
-            place = number % self.split.places
-            hidden = self._hand_round(place, own.__getitem__, number, hidden, kwargs)
+            place = number % self.split.rank_count
+            hidden = self._call_on_owner_and_broadcast(place, own.__getitem__, number, hidden, kwargs)
             hidden = hidden if isinstance(hidden, tuple) else (hidden,)
         return hidden
 
-    def _hand_round(
+    def _call_on_owner_and_broadcast(
         self, owner: int, find: Callable[[Any], nn.Module], key: Any, args: Any, kwargs: Any
     ) -> Any:
-        """Return on all ranks of the group what a module, found by its key, returns on one."""
         output: Any = None
         note: list[Any] = [None]
         if owner == self.place:
             try:
                 output = find(key)(*args, **kwargs)
-                note = [("", _TREES.tree_map(_described, output))]
+                note = [("", _TREES.tree_map(_describe_tensor, output))]
                 pickle.dumps(note)
             except Exception as error:  # noqa: BLE001  # the user's code
                 note = [(f"{type(error).__name__}: {error}", None)]
@@ -171,14 +172,13 @@ class StageCheck:
         if problem:
             raise _ForwardFailedError(problem)
         if owner != self.place:
-            output = _TREES.tree_map(self._empty, described)
+            output = _TREES.tree_map(self._make_receive_buffer, described)
         for leaf in _TREES.tree_leaves(output):
             if isinstance(leaf, Tensor):
-                dist.broadcast(local_part(leaf).contiguous(), source, group=self.group)
+                dist.broadcast(local_shard_of_tensor(leaf).contiguous(), source, group=self.group)
         return output
 
-    def _empty(self, described: Any) -> Any:
-        """Return memory for a tensor that was described; other values stay."""
+    def _make_receive_buffer(self, described: Any) -> Any:
         if not isinstance(described, _SentTensor):
             return described
         made = torch.empty(described.shape, dtype=described.dtype, device=self.device)
@@ -190,7 +190,7 @@ class StageCheck:
         )
 
 
-def _described(value: Any) -> Any:
+def _describe_tensor(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     if not isinstance(value, DTensor):
@@ -204,21 +204,21 @@ def _described(value: Any) -> Any:
     )
 
 
-def _tensors_of(output: Any) -> list[Tensor]:
+def _list_whole_tensors(output: Any) -> list[Tensor]:
     tensors = (leaf for leaf in _TREES.tree_leaves(output) if isinstance(leaf, Tensor))
     return [tensor.full_tensor() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
 
 
-def _far(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> str:
+def _explain_tensor_difference(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> str:
     shapes, expected = ([list(tensor.shape) for tensor in many] for many in (found, wanted))
     if shapes != expected:
-        return f"it has the shapes {shapes}, not {expected}"
+        return f"the outputs have the shapes {shapes}, not {expected}"
     for one, other in zip(found, wanted, strict=True):
         if not one.is_floating_point() or not one.numel():
             continue
         if torch.equal(one.isnan(), other.isnan()):
             one, other = one.nan_to_num(), other.nan_to_num()  # noqa: PLW2901  # what is NaN in both is the same
-        far = difference_of_outputs(one, other)
+        far = explain_output_difference(one, other)
         if far:
             return f"{far} of its size"
     return ""

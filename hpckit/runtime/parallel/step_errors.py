@@ -32,7 +32,7 @@ _IS_COPY = "_hpckit_is_copy"
 
 
 @contextmanager
-def explain_errors(settings: Parallel, layout: Layout, cut: TensorCut | None) -> Iterator[None]:
+def explain_torch_errors(settings: Parallel, layout: Layout, cut: TensorCut | None) -> Iterator[None]:
     """Raise RunError for what torch says without naming a layer or a setting of hpckit.
 
     That is what its compiler, or recomputing compiled units, could not do; what a unit that is
@@ -40,7 +40,7 @@ def explain_errors(settings: Parallel, layout: Layout, cut: TensorCut | None) ->
     not compute from parts of a sequence, such as with a plain tensor.
 
     ```python
-    with explain_errors(settings, layout, cut):
+    with explain_torch_errors(settings, layout, cut):
         loss.backward()
     ```
     """
@@ -48,25 +48,25 @@ def explain_errors(settings: Parallel, layout: Layout, cut: TensorCut | None) ->
     try:
         yield
     except Exception as error:
-        blamed = cut.blamed_for(error) if cut is not None else ""
+        blamed = cut.explain_unit_error(error) if cut is not None else ""
         if blamed:
             raise RunError(blamed, hint=_NAME_IT) from error
         told = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
         frames = traceback.extract_tb(error.__traceback__)
         # Where torch computes with tensors that are cut over ranks.
-        is_of_parts = any(_OF_PARTS in one.filename for one in frames) or "DTensor" in str(error)
+        is_of_parts = any(_OF_PARTS in frame.filename for frame in frames) or "DTensor" in str(error)
         if in_parts and not isinstance(error, HpckitError) and is_of_parts:
             raise RunError(
                 f"torch cannot compute with activations that are cut along the sequence: {told}",
                 hint=_HAVE_WHOLE,
             ) from error
-        hint = _hint(error, settings, layout) if settings.compile else None
+        hint = _compile_error_hint(error, settings, layout) if settings.compile else None
         if hint is None:
             raise
         raise RunError(f"torch could not train a compiled unit: {told}", hint=hint) from error
 
 
-def _hint(error: Exception, settings: Parallel, layout: Layout) -> str | None:
+def _compile_error_hint(error: Exception, settings: Parallel, layout: Layout) -> str | None:
     if isinstance(error, CheckpointError) and settings.recompute is Recompute.blocks:
         return (
             "its second pass took other compiled code than the first one: keep what differs from "
@@ -101,9 +101,9 @@ class LostWrites(TorchDispatchMode):  # type: ignore[no-untyped-call]
         returned = func._schema.returns  # noqa: SLF001
         is_view = bool(returned) and returned[0].alias_info is not None
         if is_view and isinstance(first, DTensor) and isinstance(found, DTensor):
-            setattr(found, _IS_COPY, is_copy or (_is_cut(first) and not _is_cut(found)))
+            setattr(found, _IS_COPY, is_copy or (_has_shards(first) and not _has_shards(found)))
         return found
 
 
-def _is_cut(tensor: DTensor) -> bool:
+def _has_shards(tensor: DTensor) -> bool:
     return any(placement.is_shard() for placement in tensor.placements)

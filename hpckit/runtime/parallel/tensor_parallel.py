@@ -25,8 +25,8 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 
 from hpckit.model.parallel.plan import Plan
 from hpckit.model.parallel.settings import Parallel, Recompute
-from hpckit.runtime.parallel.loss.step_loss import CutLogits, as_cut_logits, gathered
-from hpckit.runtime.parallel.model_checks import cut_axis
+from hpckit.runtime.parallel.loss.step_loss import CutLogits, gather_cut_logits, mark_as_cut_logits
+from hpckit.runtime.parallel.model_checks import find_cut_axis
 from hpckit.runtime.parallel.pipeline_split import StagePart
 from hpckit.values import dataclass, field
 
@@ -48,25 +48,25 @@ class InputPart:
     _whole: Tensor | None = None
 
     @classmethod
-    def of(cls, part: DTensor, whole: DTensor) -> InputPart:
+    def from_gathered(cls, part: DTensor, whole: DTensor) -> InputPart:
         """Return the part that is kept of an input that has just been gathered."""
         kept: Any = part.detach()  # a DTensor, too
-        address = _storage(whole).data_ptr()
+        address = _local_storage(whole).data_ptr()
         return cls(part=kept, address=address, elements=whole.numel(), version=kept._version)  # noqa: SLF001
 
-    def pack(self, tensor: Tensor) -> Tensor | Callable[[], Tensor]:
+    def pack_for_backward(self, tensor: Tensor) -> Tensor | Callable[[], Tensor]:
         """Return what a graph keeps for a tensor that an operation wants to be kept.
 
         For all of this input that is what gathers it in the shape in which the operation took it.
         """
         if not isinstance(tensor, DTensor) or tensor.numel() != self.elements:
             return tensor
-        if not tensor.is_contiguous() or _storage(tensor).data_ptr() != self.address:
+        if not tensor.is_contiguous() or _local_storage(tensor).data_ptr() != self.address:
             return tensor
         self.count += 1
-        return partial(self.gathered, tensor.shape)
+        return partial(self.gather_again, tensor.shape)
 
-    def gathered(self, shape: torch.Size) -> DTensor:
+    def gather_again(self, shape: torch.Size) -> DTensor:
         """Return all of it, for one of the operations that need it; collective."""
         if self.part._version != self.version:  # noqa: SLF001
             raise RuntimeError(
@@ -98,39 +98,39 @@ class ColumnInputs:
     """The input that was gathered last, while its unit runs."""
     _saving: dict[nn.Module, saved_tensors_hooks] = field(default_factory=dict)
 
-    def gather_for(self, layer: nn.Module, unit: nn.Module) -> None:
+    def gather_inputs_of(self, layer: nn.Module, unit: nn.Module) -> None:
         """Have a layer take all of its input; nothing is left of it when its unit has run."""
-        layer.register_forward_pre_hook(self._gather)
-        layer.register_forward_hook(self._end_saving, always_call=True)
-        unit.register_forward_hook(self._forget, always_call=True)
+        layer.register_forward_pre_hook(self._gather_input)
+        layer.register_forward_hook(self._leave_saved_tensors_hooks, always_call=True)
+        unit.register_forward_hook(self._forget_gathered, always_call=True)
 
-    def _gather(self, layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _gather_input(self, layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         given = args[0]
         if not self._gathered or self._gathered[0][0] is not given:
             whole, part = self.place(given), None
             if self.keeps_parts and isinstance(given, DTensor) and whole is not given:
-                part = InputPart.of(given, whole)
+                part = InputPart.from_gathered(given, whole)
             self._gathered = [(given, whole, part)]
         _, whole, part = self._gathered[0]
         if part is not None:
-            self._saving[layer] = saved_tensors_hooks(part.pack, _unpacked)
+            self._saving[layer] = saved_tensors_hooks(part.pack_for_backward, _unpack_saved)
             self._saving[layer].__enter__()
         return (whole, *args[1:])
 
-    def _end_saving(self, layer: nn.Module, _: Any, __: Any) -> None:
+    def _leave_saved_tensors_hooks(self, layer: nn.Module, _: Any, __: Any) -> None:
         saving = self._saving.pop(layer, None)
         if saving is not None:
             saving.__exit__()
 
-    def _forget(self, _: nn.Module, __: Any, ___: Any) -> None:
+    def _forget_gathered(self, _: nn.Module, __: Any, ___: Any) -> None:
         self._gathered = []
 
 
-def _unpacked(saved: Tensor | Callable[[], Tensor]) -> Tensor:
+def _unpack_saved(saved: Tensor | Callable[[], Tensor]) -> Tensor:
     return saved if isinstance(saved, Tensor) else saved()
 
 
-def _storage(tensor: DTensor) -> torch.UntypedStorage:
+def _local_storage(tensor: DTensor) -> torch.UntypedStorage:
     local = tensor._local_tensor  # noqa: SLF001
     waiting: Tensor = getattr(local, "elem", local)  # of a tensor that is still being gathered
     return waiting.untyped_storage()
@@ -160,91 +160,88 @@ class TensorCut:
     keeps_logits: bool = False
     """Whether the logits of a head in columns stay cut, as the loss of this step takes them."""
 
-    def apply(self, model: nn.Module) -> None:
+    def cut_model(self, model: nn.Module) -> None:
         """Cut the model in place. All ranks must hold the same parameters.
 
         The plan has been checked: parameters that are tied are cut alike.
         """
         modules = dict(model.named_modules())
-        columns = set(self.plan.matching(self.plan.columns, modules))
-        rows = set(self.plan.matching(self.plan.rows, modules))
-        norms = set(self.plan.matching(self.plan.sequence, modules))
+        columns = set(self.plan.match_names(self.plan.columns, modules))
+        rows = set(self.plan.match_names(self.plan.rows, modules))
+        norms = set(self.plan.match_names(self.plan.sequence, modules))
         inputs = ColumnInputs(
-            place=partial(self._placed, wanted=_WHOLE),
+            place=partial(self._redistribute_if_tensor, wanted=_WHOLE),
             keeps_parts=self.settings.recompute is Recompute.none,
         )
         for name, module in modules.items():
             unit = next((unit for unit in self.units if name.startswith(unit + ".")), None)
             inside = unit is not None
             if name in columns:
-                self._distribute(module, _placements(module, columns=True))
-                module.register_forward_hook(_local_output if inside else self._put_together)
+                self._distribute_parameters(module, _choose_placements(module, columns=True))
+                module.register_forward_hook(_to_local_output if inside else self._gather_column_output)
                 if self.settings.compile:
-                    module.register_forward_pre_hook(self._as(_WHOLE))
+                    module.register_forward_pre_hook(self._make_placement_hook(_WHOLE))
                 else:
-                    inputs.gather_for(module, module if unit is None else modules[unit])
+                    inputs.gather_inputs_of(module, module if unit is None else modules[unit])
             elif name in rows:
-                self._cut_rows(module)
+                self._cut_row_layer(module)
             elif name in norms and self.settings.sequence:
-                self._replicate(module)
-                module.register_forward_pre_hook(self._as(_SEQUENCE, name))
-            elif _own(module):
-                self._replicate(module)
-                if not _is_container(module):
-                    self._hook_whole(module, inside=inside)
+                self._replicate_parameters(module)
+                module.register_forward_pre_hook(self._make_placement_hook(_SEQUENCE, name))
+            elif _list_direct_parameters(module):
+                self._replicate_parameters(module)
+                if not _has_children(module):
+                    self._run_on_whole_tensors(module, inside=inside)
         self._made.clear()  # FSDP shards copies of them, and hooks keep this object
         for unit in () if self.settings.compile else self.units:
-            self._watch_unit(unit, modules[unit], columns | rows | norms)
+            self._annotate_errors_of_unit(unit, modules[unit], columns | rows | norms)
 
-    def blamed_for(self, error: BaseException) -> str:
+    def explain_unit_error(self, error: BaseException) -> str:
         """Return which layers of a unit may have raised an error of torch's; "" if none."""
         at: BaseException | None = error
         while at is not None and self._blamed not in getattr(at, "__notes__", ()):
             at = at.__cause__  # a pipeline's schedule raises its own
         return self._blamed if at is not None else ""
 
-    def place_gradients(self, model: nn.Module) -> None:
+    def hook_gradient_placement(self, model: nn.Module) -> None:
         """Have gradients placed as their parameters are; for parameters that no FSDP handles.
 
         Frozen ones, too: they may learn later.
         """
         for parameter in model.parameters():
-            learns, parameter.requires_grad = (
-                parameter.requires_grad,
-                True,
-            )  # else torch takes no hook
-            parameter.register_post_accumulate_grad_hook(_place_gradient)  # type: ignore[no-untyped-call]
+            learns, parameter.requires_grad = (parameter.requires_grad, True)  # else torch takes no hook
+            parameter.register_post_accumulate_grad_hook(_place_gradient_like_parameter)  # type: ignore[no-untyped-call]
             parameter.requires_grad = learns
 
-    def join_parts(self, parts: Sequence[StagePart], stages: int) -> None:
+    def pass_sequence_parts_between_stages(self, parts: Sequence[StagePart], stages: int) -> None:
         """Have pipeline stages pass their own part of the sequence to each other as plain tensors.
 
         The last one returns plain tensors, too: all of them, or its own part of the logits.
         """
 
-        def after(_: nn.Module, __: Any, output: Any) -> Any:
+        def convert_last_output(_: nn.Module, __: Any, output: Any) -> Any:
             if self.keeps_logits and isinstance(output, CutLogits):
-                return output.here()
-            return _plain_output(_, __, gathered(output))
+                return output.local_logits()
+            return _to_whole_plain_output(_, __, gather_cut_logits(output))
 
         for part in parts:
             if part.number > 0 and self.settings.sequence:
-                before = self._as(_SEQUENCE, plain=_SEQUENCE)
+                before = self._make_placement_hook(_SEQUENCE, plain=_SEQUENCE)
                 part.module.register_forward_pre_hook(before)
             if part.number == stages - 1:
-                part.module.register_forward_hook(after)
+                part.module.register_forward_hook(convert_last_output)
             elif self.settings.sequence:
-                part.module.register_forward_hook(_local_output)
+                part.module.register_forward_hook(_to_local_output)
 
-    def _watch_unit(self, name: str, unit: nn.Module, planned: set[str]) -> None:
+    def _annotate_errors_of_unit(self, name: str, unit: nn.Module, planned: set[str]) -> None:
         """Note the layers that a plan leaves out when torch cannot compute the unit with them."""
         left_out: list[str] = []
         for key, module in unit.named_modules(prefix=name):
-            if key not in planned and _own(module):
-                own = [f"{key}.{one}" for one in _own(module)]
-                left_out += own if _is_container(module) else [key]
+            if key not in planned and _list_direct_parameters(module):
+                own = [f"{key}.{parameter}" for parameter in _list_direct_parameters(module)]
+                left_out += own if _has_children(module) else [key]
 
-        def after(_: nn.Module, __: Any, ___: Any) -> None:
+        def note_unit_error(_: nn.Module, __: Any, ___: Any) -> None:
             error = sys.exception()
             if error is None or type(error) not in _TORCHS or hasattr(error, "__notes__"):
                 return  # torch raises them for sizes, and for tensors that are cut and whole ones
@@ -258,68 +255,70 @@ class TensorCut:
                 self._blamed = f"{name} fails, and the plan {' and '.join(told)} (torch: {words})"
                 error.add_note(self._blamed)
 
-        unit.register_forward_hook(after, always_call=True)
+        unit.register_forward_hook(note_unit_error, always_call=True)
 
-    def _put_together(self, _: nn.Module, __: Any, output: Any) -> Any:
+    def _gather_column_output(self, _: nn.Module, __: Any, output: Any) -> Any:
         """Return the whole output of columns outside of units, or what gets whole when needed."""
         if self.keeps_logits and isinstance(output, DTensor):
-            return as_cut_logits(output)
-        return _plain_output(_, __, output)
+            return mark_as_cut_logits(output)
+        return _to_whole_plain_output(_, __, output)
 
-    def _cut_rows(self, module: nn.Module) -> None:
-        self._distribute(module, _placements(module, columns=False))
+    def _cut_row_layer(self, module: nn.Module) -> None:
+        self._distribute_parameters(module, _choose_placements(module, columns=False))
         given = _WHOLE if isinstance(module, nn.Embedding) else Shard(-1)
-        module.register_forward_pre_hook(self._as(given, plain=given))
-        module.register_forward_hook(_cut_output if self.settings.sequence else _plain_output)
+        module.register_forward_pre_hook(self._make_placement_hook(given, plain=given))
+        module.register_forward_hook(
+            _cut_along_sequence if self.settings.sequence else _to_whole_plain_output
+        )
 
-    def _replicate(self, module: nn.Module) -> None:
-        self._distribute(module, dict.fromkeys(_own(module), _WHOLE))
+    def _replicate_parameters(self, module: nn.Module) -> None:
+        self._distribute_parameters(module, dict.fromkeys(_list_direct_parameters(module), _WHOLE))
 
-    def _hook_whole(self, module: nn.Module, *, inside: bool) -> None:
+    def _run_on_whole_tensors(self, module: nn.Module, *, inside: bool) -> None:
         """Have a module that the plan cuts nowhere work on whole tensors.
 
         Its output stays a DTensor as its input was one, or if it goes from unit to unit.
         """
         were_sharded = not inside
 
-        def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        def make_inputs_whole(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             nonlocal were_sharded
             were_sharded = not inside or any(isinstance(arg, DTensor) for arg in args)
-            return tuple(self._placed(arg, _WHOLE) for arg in args)
+            return tuple(self._redistribute_if_tensor(arg, _WHOLE) for arg in args)
 
-        def after(_: nn.Module, __: Any, output: Any) -> Any:
+        def make_output_plain(_: nn.Module, __: Any, output: Any) -> Any:
             keeps = self.settings.sequence and were_sharded
-            return output if keeps else _plain_output(_, __, output)
+            return output if keeps else _to_whole_plain_output(_, __, output)
 
-        module.register_forward_pre_hook(before)
-        module.register_forward_hook(after)
+        module.register_forward_pre_hook(make_inputs_whole)
+        module.register_forward_hook(make_output_plain)
 
-    def _distribute(self, module: nn.Module, placements: Mapping[str, Placement]) -> None:
+    def _distribute_parameters(self, module: nn.Module, placements: Mapping[str, Placement]) -> None:
         """Put parameters in place, one for all names that are tied: they are cut alike."""
         for key, parameter in list(module.named_parameters(recurse=False)):
             made = self._made.get(id(parameter))
             if made is None:
-                local = distribute_tensor(
-                    parameter.data, self.mesh, [placements[key]], src_data_rank=None
-                )
+                local = distribute_tensor(parameter.data, self.mesh, [placements[key]], src_data_rank=None)
                 new = nn.Parameter(local, requires_grad=parameter.requires_grad)
                 made = self._made[id(parameter)] = self._made[id(new)] = new
             setattr(module, key, made)
 
-    def _as(self, wanted: Placement, name: str | None = None, *, plain: Placement = _WHOLE) -> Any:
+    def _make_placement_hook(
+        self, wanted: Placement, name: str | None = None, *, plain: Placement = _WHOLE
+    ) -> Any:
         """Return a hook that has the first input placed like this; plain ones are as `plain`.
 
         It notes the name of a module that was given one.
         """
 
-        def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        def place_first_input(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             if name is not None and not isinstance(args[0], DTensor):
                 self._whole_given.add(name)
-            return (self._placed(args[0], wanted, plain), *args[1:])
+            return (self._redistribute_if_tensor(args[0], wanted, plain), *args[1:])
 
-        return before
+        return place_first_input
 
-    def _placed(self, value: Any, wanted: Placement, plain: Placement = _WHOLE) -> Any:
+    def _redistribute_if_tensor(self, value: Any, wanted: Placement, plain: Placement = _WHOLE) -> Any:
         if not isinstance(value, Tensor):
             return value
         if not isinstance(value, DTensor):
@@ -328,7 +327,7 @@ class TensorCut:
 
 
 @contextmanager
-def keeping_logits(cut: TensorCut | None, *, given: bool) -> Iterator[None]:
+def keep_logits_cut(cut: TensorCut | None, *, given: bool) -> Iterator[None]:
     """Have logits stay cut over ranks for the cross entropy; a loss that is given gets all."""
     if cut is not None:
         cut.keeps_logits = not given
@@ -339,7 +338,7 @@ def keeping_logits(cut: TensorCut | None, *, given: bool) -> Iterator[None]:
             cut.keeps_logits = False
 
 
-def _place_gradient(parameter: Tensor) -> None:
+def _place_gradient_like_parameter(parameter: Tensor) -> None:
     """Place a gradient as its parameter: add up parts, or keep this rank's own."""
     gradient = parameter.grad
     assert isinstance(parameter, DTensor)  # noqa: S101  # registered for these alone
@@ -347,28 +346,28 @@ def _place_gradient(parameter: Tensor) -> None:
         parameter.grad = gradient.redistribute(placements=parameter.placements)
 
 
-def _placements(module: nn.Module, *, columns: bool) -> dict[str, Placement]:
-    axes = {key: cut_axis(module, key, columns=columns) for key in _own(module)}
+def _choose_placements(module: nn.Module, *, columns: bool) -> dict[str, Placement]:
+    axes = {key: find_cut_axis(module, key, columns=columns) for key in _list_direct_parameters(module)}
     return {key: _WHOLE if axis is None else Shard(axis) for key, axis in axes.items()}
 
 
-def _own(module: nn.Module) -> list[str]:
+def _list_direct_parameters(module: nn.Module) -> list[str]:
     return [name for name, _ in module.named_parameters(recurse=False)]
 
 
-def _is_container(module: nn.Module) -> bool:
+def _has_children(module: nn.Module) -> bool:
     return next(module.children(), None) is not None
 
 
-def _local_output(_: nn.Module, __: Any, output: Any) -> Any:
+def _to_local_output(_: nn.Module, __: Any, output: Any) -> Any:
     return output.to_local() if isinstance(output, DTensor) else output
 
 
-def _cut_output(_: nn.Module, __: Any, output: Any) -> Any:
+def _cut_along_sequence(_: nn.Module, __: Any, output: Any) -> Any:
     return output.redistribute(placements=[_SEQUENCE])
 
 
-def _plain_output(_: nn.Module, __: Any, output: Any) -> Any:
+def _to_whole_plain_output(_: nn.Module, __: Any, output: Any) -> Any:
     if not isinstance(output, DTensor):
         return output
     if output.placements != (_WHOLE,):

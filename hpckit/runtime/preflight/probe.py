@@ -22,14 +22,14 @@ from hpckit.model.environment.facts import FolderRole, GpuFacts, TorchFacts
 from hpckit.model.environment.health import DeviceSpeed, NodeHealth
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.settings import PreflightLevel
-from hpckit.observe.gpus import read_driver, read_gpu_cpus
-from hpckit.observe.machine import read_machine
-from hpckit.observe.torch_probe import read_torch
-from hpckit.planning.compatibility.judge import chosen_variables
-from hpckit.planning.jobs.cpu_binding import bind_ranks
+from hpckit.observe.gpus import read_driver_and_gpus, read_gpu_cpus
+from hpckit.observe.machine import read_machine_facts
+from hpckit.observe.torch_probe import probe_torch
+from hpckit.planning.compatibility.judge import list_nccl_and_cuda_variables
+from hpckit.planning.jobs.cpu_binding import plan_cpu_binding
 from hpckit.runtime.clock import now
-from hpckit.runtime.environ import environment
-from hpckit.runtime.preflight.speeds import MARK, measure_speeds
+from hpckit.runtime.environ import copy_environment
+from hpckit.runtime.preflight.speeds import MARK, measure_device_speeds
 from hpckit.values import dataclass
 
 _AGAIN = 3
@@ -69,52 +69,50 @@ def inspect_node(order: ProbeOrder, environ: Mapping[str, str]) -> NodeHealth:
         folders[FolderRole.checkpoints] = Path(order.checkpoints)
     torch = TorchFacts()
     if order.needs_torch and not order.again:
-        torch = read_torch(environ, patience_s=max(order.limit_s - 2 * _SPARE_S, _SPARE_S))
-    machine = read_machine(
+        torch = probe_torch(environ, patience_s=max(order.limit_s - 2 * _SPARE_S, _SPARE_S))
+    machine = read_machine_facts(
         environ,
         folders,
         hpckit=order.hpckit,
         torch=torch,
-        variables=chosen_variables(environ),
+        variables=list_nccl_and_cuda_variables(environ),
         at=now(),
     )
-    write_s, problem = _write(folder)
+    write_s, problem = _measure_small_write(folder)
     speeds: tuple[DeviceSpeed, ...] = ()
-    gpus = _settled_gpus(environ)
+    gpus = _read_gpus_after_idle_wait(environ)
     if order.level is PreflightLevel.medium and order.needs_torch:
         left = order.limit_s - (time.monotonic() - began) - _SPARE_S
         # On the GPUs, unless torch computes on CPUs here.
         computing = gpus if gpus and machine.torch.cuda else ()
         names = tuple(gpu.uuid for gpu in computing if not gpu.troubles)
-        speeds = measure_speeds(environ, names, cpus=order.devices, limit_s=left)
+        speeds = measure_device_speeds(environ, names, cpus=order.devices, limit_s=left)
     near = read_gpu_cpus(environ)
     free, granted = int(psutil.virtual_memory().available), machine.memory_bytes
     return NodeHealth(
         environment=machine,
         gpus=gpus,
-        unresolved=tuple(name for name in order.names if not _is_known(name)),
+        unresolved=tuple(name for name in order.names if not _is_host_resolvable(name)),
         write_s=write_s,
         write_problem=problem,
         available_bytes=free if granted is None else min(free, granted),
         speeds=speeds,
-        far_gpus=bind_ranks(near, os.sched_getaffinity(0), len(near)).far,
+        far_gpus=plan_cpu_binding(near, os.sched_getaffinity(0), len(near)).far,
     )
 
 
-def _settled_gpus(environ: Mapping[str, str]) -> tuple[GpuFacts, ...] | None:
-    """Return the GPUs, looked at again while something on them may be about to end."""
-    gpus = read_driver(environ, lost=True).gpus
+def _read_gpus_after_idle_wait(environ: Mapping[str, str]) -> tuple[GpuFacts, ...] | None:
+    gpus = read_driver_and_gpus(environ, lost=True).gpus
     for _ in range(_AGAIN):
         used = (gpu.processes or (gpu.memory_used_bytes or 0) > _BUSY_BYTES for gpu in gpus or ())
         if not any(used):
             break
         time.sleep(_AGAIN_S)
-        gpus = read_driver(environ, lost=True).gpus
+        gpus = read_driver_and_gpus(environ, lost=True).gpus
     return gpus
 
 
-def _write(folder: Path) -> tuple[float | None, str]:
-    """Return the seconds to make, fill, flush and remove a small file, or why that failed."""
+def _measure_small_write(folder: Path) -> tuple[float | None, str]:
     file = folder / f".hpckit-{secrets.token_hex(8)}"
     began = time.monotonic()
     try:
@@ -130,7 +128,7 @@ def _write(folder: Path) -> tuple[float | None, str]:
     return round(time.monotonic() - began, 4), ""
 
 
-def _is_known(host: str) -> bool:
+def _is_host_resolvable(host: str) -> bool:
     try:
         return bool(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError):
@@ -140,7 +138,7 @@ def _is_known(host: str) -> bool:
 def main() -> int:
     """Read an order, inspect, print."""
     order = from_plain(ProbeOrder, json.load(sys.stdin))
-    health = inspect_node(order, environment())
+    health = inspect_node(order, copy_environment())
     sys.stdout.write(MARK + json.dumps(to_plain(health)) + "\n")
     return 0
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from hpckit.model.environment.health import DeviceSpeed
 from hpckit.model.messages import MeasurePairs
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.runtime.environ import environment
+from hpckit.runtime.environ import copy_environment
 from hpckit.values import replace
 
 MODULE = "hpckit.runtime.preflight.device_speed"
@@ -28,7 +28,7 @@ _SHOWN = 300
 _SPARE_S = 1.0
 
 
-def measure_speeds(
+def measure_device_speeds(
     environ: Mapping[str, str], gpus: Sequence[str], *, cpus: int, limit_s: float
 ) -> tuple[DeviceSpeed, ...]:
     """Return the speed of each of these GPUs (UUIDs); without any, of the CPUs.
@@ -42,14 +42,14 @@ def measure_speeds(
         started = [
             (
                 name,
-                start_device(environ, [name, str(cpus), f"{limit_s / 2:.1f}", str(rank), *store]),
+                start_device_measurement(environ, [name, str(cpus), f"{limit_s / 2:.1f}", str(rank), *store]),
             )
             for rank, name in enumerate(names)
         ]
-        return tuple(end_device(name, process, deadline) for name, process in started)
+        return tuple(end_measurement_and_read_speed(name, process, deadline) for name, process in started)
 
 
-def start_device(environ: Mapping[str, str], words: Sequence[str]) -> subprocess.Popen[str]:
+def start_device_measurement(environ: Mapping[str, str], words: Sequence[str]) -> subprocess.Popen[str]:
     """Start what measures a device; `words` are its arguments, the device's name first."""
     name = words[0]
     own = {**environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
@@ -67,9 +67,9 @@ def start_device(environ: Mapping[str, str], words: Sequence[str]) -> subprocess
     )
 
 
-def end_device(name: str, process: subprocess.Popen[str], deadline: float) -> DeviceSpeed:
+def end_measurement_and_read_speed(name: str, process: subprocess.Popen[str], deadline: float) -> DeviceSpeed:
     """Return the last that a process told of a device until then, and end it."""
-    answers, problem = end_process(process, deadline)
+    answers, problem = end_and_read_answers(process, deadline)
     try:
         return from_plain(DeviceSpeed, json.loads(answers[-1]))
     except LookupError:
@@ -79,7 +79,7 @@ def end_device(name: str, process: subprocess.Popen[str], deadline: float) -> De
         return DeviceSpeed(device=name, name="", problem=unread)
 
 
-def end_process(process: subprocess.Popen[str], deadline: float) -> tuple[list[str], str]:
+def end_and_read_answers(process: subprocess.Popen[str], deadline: float) -> tuple[list[str], str]:
     """End a process at this time; return its answers, and its last words."""
     try:
         said, complained = process.communicate(timeout=max(deadline - time.monotonic(), 0.1))
@@ -96,28 +96,27 @@ Measured = tuple[int, float | None, str]
 """The number of a pair, its bus bandwidth in bytes per second, and the problem if there is none."""
 
 
-def measure_node(order: MeasurePairs, environ: Mapping[str, str]) -> list[Measured]:
+def measure_node_pairs(order: MeasurePairs, environ: Mapping[str, str]) -> list[Measured]:
     """Return what the node's devices measured with each other node, at the latest in time."""
     deadline = time.monotonic() + order.limit_s
     text = json.dumps(to_plain(replace(order, limit_s=order.limit_s - _SPARE_S)))
     started = [
-        start_device(environ, [name, str(place), text]) for place, name in enumerate(order.devices)
+        start_device_measurement(environ, [name, str(place), text])
+        for place, name in enumerate(order.devices)
     ]
-    told = [_said(process, deadline) for process in started]
-    return [_together(number, told) for number, _, _ in order.pairs]
+    told = [_read_pair_results(process, deadline) for process in started]
+    return [_pick_pair_problem_or_result(number, told) for number, _, _ in order.pairs]
 
 
-def _said(process: subprocess.Popen[str], deadline: float) -> dict[int, Measured]:
-    """Return what a device measured by the number of each pair, and end its process."""
-    answers, problem = end_process(process, deadline)
+def _read_pair_results(process: subprocess.Popen[str], deadline: float) -> dict[int, Measured]:
+    answers, problem = end_and_read_answers(process, deadline)
     found: dict[int, Measured] = {-1: (-1, None, problem)}
     for number, rate, why in map(json.loads, answers):
         found[number] = (number, rate, why)
     return found
 
 
-def _together(number: int, told: Sequence[Mapping[int, Measured]]) -> Measured:
-    """Return a pair's result: one that all devices share, unless one of them has none."""
+def _pick_pair_problem_or_result(number: int, told: Sequence[Mapping[int, Measured]]) -> Measured:
     results = [answer.get(number) or (number, *answer[-1][1:]) for answer in told]
     return next((result for result in results if result[1] is None), results[0])
 
@@ -125,7 +124,7 @@ def _together(number: int, told: Sequence[Mapping[int, Measured]]) -> Measured:
 def main() -> int:
     """Read an order, measure, print."""
     order = from_plain(MeasurePairs, json.load(sys.stdin))
-    sys.stdout.write(MARK + json.dumps(measure_node(order, environment())) + "\n")
+    sys.stdout.write(MARK + json.dumps(measure_node_pairs(order, copy_environment())) + "\n")
     return 0
 
 

@@ -26,8 +26,8 @@ from hpckit.model.goodput import SaveCost
 from hpckit.model.launch import Checkpoint
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.sample_order import Position
-from hpckit.record.attempts import is_latest
-from hpckit.record.launches import checkpoint_base
+from hpckit.record.attempts import is_latest_attempt
+from hpckit.record.launches import configured_checkpoint_dir
 from hpckit.record.layout import AttemptPaths
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import CheckpointError, FencedError, StateError
@@ -47,7 +47,7 @@ WRITING = 0.1
 """Maximum share of the time spent writing: ten such runs keep a file system busy."""
 
 
-def young(cost: timedelta, between_failures: timedelta) -> timedelta:
+def compute_young_interval(cost: timedelta, between_failures: timedelta) -> timedelta:
     """Return the best interval between saves of this cost (Young's first order)."""
     seconds = math.sqrt(2 * cost.total_seconds() * between_failures.total_seconds())
     return max(timedelta(seconds=seconds), _SHORTEST)
@@ -70,17 +70,17 @@ class SaveInterval:
     def __post_init__(self) -> None:
         self._at = self.clock()
 
-    def began(self, step: int) -> None:
+    def restart_at_step(self, step: int) -> None:
         """Restart the interval at this step and at the current time."""
         self._step, self._at = step, self.clock()
 
-    def due(self, step: int) -> bool:
+    def is_due(self, step: int) -> bool:
         """Return whether a save is due before this step."""
         if self.settings.interval_steps is not None:
             return step - self._step >= self.settings.interval_steps
         return self.clock() - self._at >= self.interval.total_seconds()
 
-    def steps_left(self, step: int) -> int | None:
+    def steps_until_due(self, step: int) -> int | None:
         """Return in how many steps a save is due, at least 1; None if the interval is a time."""
         if self.settings.interval_steps is None:
             return None
@@ -94,10 +94,10 @@ class SaveInterval:
         between_failures = timedelta(hours=self.settings.mtbf_hours)
         if self.known is None:
             return _SHORTEST
-        return max(young(self.known.stall, between_failures), self.known.duration / WRITING)
+        return max(compute_young_interval(self.known.stall, between_failures), self.known.duration / WRITING)
 
     @property
-    def stated(self) -> bool:
+    def is_set_by_user(self) -> bool:
         """Whether the user has set how often to save."""
         return not (self.settings.interval_steps is None and self.settings.interval_min is None)
 
@@ -106,7 +106,7 @@ _PROVING_STEPS = 3
 """Steps after which a restored checkpoint counts as good; one that kills its run does so early."""
 
 
-def open_checkpoints(
+def open_checkpointer(
     folder: Path,
     configured: Checkpoint,
     *,
@@ -117,7 +117,7 @@ def open_checkpoints(
 ) -> Checkpointer:
     """Return what saves into a folder and restores from it, as `Checkpointer` says; collective."""
     settings = CheckpointSettings(epoch=epoch, keep=configured.keep, seed=seed, layout=layout)
-    shared = checkpoint_base(configured)
+    shared = configured_checkpoint_dir(configured)
     return Checkpointer(folder, settings, may_commit=may_commit, shared=shared)
 
 
@@ -128,9 +128,9 @@ def owns_run(attempt_folder: Path, attempt: int, round_: int) -> bool:
     """
     if attempt == 0:
         return True
-    if not is_latest(attempt_folder.parent, attempt):
+    if not is_latest_attempt(attempt_folder.parent, attempt):
         return False
-    return is_latest(AttemptPaths(attempt_folder).rounds, round_)
+    return is_latest_attempt(AttemptPaths(attempt_folder).rounds, round_)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -156,26 +156,25 @@ class StepCheckpoints:
     def restore(self, start: Position) -> Position:
         """Load the newest good checkpoint; return where to begin, `start` if there is none."""
         restored = self.checkpointer.restore(
-            self.objects,
-            lambda name, others: self.tell(messages.Restoring(checkpoint=name, others=others)),
+            self.objects, lambda name, others: self.tell(messages.Restoring(checkpoint=name, others=others))
         )
         if restored is None and self.weights is not None:
-            self._begin(self.weights)
-        position = start if restored is None else self._take_up(restored)
-        self.save_interval.began(position.step)
+            self._load_and_log_initial_weights(self.weights)
+        position = start if restored is None else self._log_restored_checkpoint(restored)
+        self.save_interval.restart_at_step(position.step)
         return position
 
-    def _begin(self, first: FirstWeights) -> None:
+    def _load_and_log_initial_weights(self, first: FirstWeights) -> None:
         models = [model for model in self.objects.values() if isinstance(model, nn.Module)]
-        loaded = first.loaded if first.covers(models) else None
-        loaded = loaded or self.checkpointer.begin(self.objects, first.weights)
+        loaded = first.loaded if first.is_loaded_into(models) else None
+        loaded = loaded or self.checkpointer.load_initial_weights(self.objects, first.weights)
         self.logger.info("began with weights=%s tensors=%d", loaded.path, loaded.tensors)
-        if left_out := loaded.left_out():
+        if left_out := loaded.describe_left_out():
             self.warn(f"began with the weights of {loaded.path}, without {left_out}")
 
-    def _take_up(self, restored: LoadedCheckpoint) -> Position:
+    def _log_restored_checkpoint(self, restored: LoadedCheckpoint) -> Position:
         for rejected in restored.rejected:
-            self.logger.warning("passed over a checkpoint: %s", rejected)
+            self.logger.warning("skipped a checkpoint: %s", rejected)
         self.logger.info(
             "restored step=%d from=%s attempt=%d world_size=%d",
             restored.step,
@@ -186,21 +185,16 @@ class StepCheckpoints:
         self._saved_step, self._prove_at = restored.step, restored.step + _PROVING_STEPS
         return Position(step=restored.step, samples=restored.samples, batches=restored.batches)
 
-    def due(self, step: int) -> bool:
+    def is_save_due(self, step: int) -> bool:
         """Return whether this rank would save before this step; also record progress."""
         if self._prove_at is not None and step >= self._prove_at:
-            self.checkpointer.prove()
+            self.checkpointer.record_progress()
             self._prove_at = None
-        self._tell(self.checkpointer.poll())
-        return self.save_interval.due(step) and not self.checkpointer.saving
+        self._report_save_outcome(self.checkpointer.poll_background_save())
+        return self.save_interval.is_due(step) and not self.checkpointer.is_saving
 
     def save(
-        self,
-        position: Position,
-        *,
-        wait: bool,
-        patience: timedelta | None = None,
-        within_step: bool = False,
+        self, position: Position, *, wait: bool, patience: timedelta | None = None, within_step: bool = False
     ) -> None:
         """Save what the ranks agreed to save, unless this step is already saved.
 
@@ -209,7 +203,7 @@ class StepCheckpoints:
         patience, which may be shorter than usual.
         """
         if wait:
-            self.end_flight()
+            self.wait_for_save()
         if self._saved_step == position.step and not within_step:
             return
         next(self.at_save, None)
@@ -223,27 +217,27 @@ class StepCheckpoints:
             patience=min(patience or self.patience, self.patience) if wait else None,
         )
         self.logger.info("saving step=%d stall_s=%.3f", position.step, time.monotonic() - begun)
-        self.save_interval.began(position.step)
-        self._tell(outcome)
+        self.save_interval.restart_at_step(position.step)
+        self._report_save_outcome(outcome)
 
-    def holds(self, step: int) -> bool:
+    def has_saved_step(self, step: int) -> bool:
         """Return whether the state before this step is in a committed checkpoint."""
         return self._saved_step == step
 
-    def leave(self) -> None:
+    def record_orderly_leave(self) -> None:
         """Record that the loop was left in order; this end does not count against a checkpoint."""
-        self.checkpointer.excuse()
+        self.checkpointer.record_orderly_leave()
 
-    def end_flight(self) -> None:
+    def wait_for_save(self) -> None:
         """Wait for the save in flight; if it failed, the next save makes up for it."""
         try:
-            self._tell(self.checkpointer.wait())
+            self._report_save_outcome(self.checkpointer.wait_for_save())
         except (FencedError, StateError):
             raise
         except CheckpointError as error:
             self.logger.warning("an earlier save failed: %s", error.message)
 
-    def _tell(self, outcome: SaveOutcome | None) -> None:
+    def _report_save_outcome(self, outcome: SaveOutcome | None) -> None:
         if outcome is None:
             return
         self.save_interval.known = SaveCost(stall=outcome.stall, duration=outcome.duration)
@@ -254,12 +248,10 @@ class StepCheckpoints:
             self._saved_step = outcome.step
             stall_s, duration_s = outcome.stall.total_seconds(), outcome.duration.total_seconds()
             self.tell(
-                messages.Saved(
-                    step=outcome.step, size=outcome.size, stall_s=stall_s, duration_s=duration_s
-                )
+                messages.Saved(step=outcome.step, size=outcome.size, stall_s=stall_s, duration_s=duration_s)
             )
             words, interval = "", self.save_interval.interval
-            if not self.save_interval.stated:
+            if not self.save_interval.is_set_by_user:
                 writing = outcome.duration / interval
                 words = f" next_in_s={interval.total_seconds():.0f} writing={writing:.1%}"
             told = "saved step=%d bytes=%d stall_s=%.3f duration_s=%.3f%s"
@@ -267,4 +259,4 @@ class StepCheckpoints:
 
     def close(self) -> None:
         """Wait for the save in flight; raises what it raised."""
-        self._tell(self.checkpointer.close())
+        self._report_save_outcome(self.checkpointer.close())

@@ -15,10 +15,9 @@ obeys every sender. Unlike a handler, a mask is inherited by programs: those tha
 with `subprocess`, and its plain `os.fork()`s, get a free mask (for that moment the child is
 unprotected). Programs that C code starts (`os.system`) keep the mask.
 
-Fork is covered completely; forkserver unless other code chose what it preloads; spawn only in ranks
-that hpckit calls by name, not below `attach()`, where none of our code runs in the child. A spawned
-or forkserver child comes with a resource tracker that ignores SIGTERM, and at SIGUSR1 warns and
-leaks.
+Fork is covered completely; forkserver unless other code chose what it preloads; spawn only in ranks that
+hpckit calls by name, not below `attach()`, where none of our code runs in the child. A spawned or forkserver
+child comes with a resource tracker that ignores SIGTERM, and at SIGUSR1 warns and leaks.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class _Shield:
     program_starts_free: bool = False
     process: int = 0
 
-    def raise_(self) -> None:
+    def shield_process(self) -> None:
         """Shield this process, which is a child; a second call does nothing."""
         if self.process == os.getpid():
             return
@@ -59,54 +58,53 @@ class _Shield:
         signal.pthread_sigmask(signal.SIG_BLOCK, RANK_NOTICES)
         for number in RANK_NOTICES:
             # With a rank's own handler, inherited through fork, not even the parent could end it.
-            if _is_ours(signal.getsignal(number)):
+            if _is_hpckit_handler(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
-        signal.signal(_WAKE, ignore)
+        signal.signal(_WAKE, ignore_signal)
         if not self.program_starts_free:
             self.program_starts_free = True
-            os.register_at_fork(after_in_child=_free)
-            _start_programs_free()
+            os.register_at_fork(after_in_child=_unblock_signals_in_fork)
+            _unblock_signals_for_subprocesses()
         threading.Thread(
-            target=_take_signals, args=(os.getppid(),), name="hpckit-notices", daemon=True
+            target=_deliver_only_family_signals, args=(os.getppid(),), name="hpckit-notices", daemon=True
         ).start()
 
 
 _SHIELD = _Shield()
 
 
-def shield_children() -> None:
+def shield_children_from_signals() -> None:
     """Protect children that this process starts from now on against notices from outside."""
     if _SHIELD.registered:
         return
     _SHIELD.registered = True
     # Runs in the child before its target, with fork and with the other start methods.
-    util.register_after_fork(_SHIELD, _Shield.raise_)
+    util.register_after_fork(_SHIELD, _Shield.shield_process)
     multiprocessing.set_forkserver_preload(["__main__", "hpckit.runtime.rank.forkserver"])
 
 
-def shield_this_child() -> None:
+def shield_this_child_from_signals() -> None:
     """Protect a child that was not forked by a rank, and its own children."""
-    shield_children()
-    _SHIELD.raise_()
+    shield_children_from_signals()
+    _SHIELD.shield_process()
 
 
-def ignore(_number: int, _frame: FrameType | None) -> None:
+def ignore_signal(_number: int, _frame: FrameType | None) -> None:
     """Handle a signal by doing nothing."""
 
 
-def _is_ours(handler: object) -> bool:
+def _is_hpckit_handler(handler: object) -> bool:
     return str(getattr(handler, "__module__", "")).startswith("hpckit.runtime.")
 
 
-def _take_signals(parent: int) -> None:
-    """Receive every notice to this process, indefinitely, and obey those of the family."""
+def _deliver_only_family_signals(parent: int) -> None:
     while True:
         info = signal.sigwaitinfo(RANK_NOTICES)
-        if _from_family(info, parent):
-            _obey(info.si_signo)
+        if _is_signal_from_process_family(info, parent):
+            _deliver_signal(info.si_signo)
 
 
-def _from_family(info: signal.struct_siginfo, parent: int) -> bool:
+def _is_signal_from_process_family(info: signal.struct_siginfo, parent: int) -> bool:
     if info.si_code not in _BY_PROCESSES or os.getppid() != parent:
         return True
     if info.si_pid in {parent, os.getpid()}:
@@ -118,8 +116,7 @@ def _from_family(info: signal.struct_siginfo, parent: int) -> bool:
         return False
 
 
-def _obey(number: int) -> None:
-    """Let the signal do in this process what it would have done unblocked."""
+def _deliver_signal(number: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     signal.raise_signal(number)
     signal.pthread_sigmask(signal.SIG_BLOCK, {number})
@@ -129,20 +126,20 @@ def _obey(number: int) -> None:
         signal.pthread_kill(main, _WAKE)
 
 
-def _free() -> None:
+def _unblock_signals_in_fork() -> None:
     """Clear the mask in a fork: one that `multiprocessing` did not make has no receiving thread."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, RANK_NOTICES)
 
 
-def _start_programs_free() -> None:
+def _unblock_signals_for_subprocesses() -> None:
     begin = subprocess.Popen.__init__
 
     @functools.wraps(begin)
-    def begin_free(process: subprocess.Popen[Any], *given: Any, **named: Any) -> None:
+    def start_unblocked(process: subprocess.Popen[Any], *given: Any, **named: Any) -> None:
         before = signal.pthread_sigmask(signal.SIG_UNBLOCK, RANK_NOTICES)
         try:
             begin(process, *given, **named)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    subprocess.Popen.__init__ = begin_free  # type: ignore[assignment,method-assign]
+    subprocess.Popen.__init__ = start_unblocked  # type: ignore[assignment,method-assign]

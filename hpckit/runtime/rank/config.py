@@ -21,7 +21,7 @@ class Config(dict[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         """Return the value of a key; raises KeyError."""
-        return _wrapped(super().__getitem__(key))
+        return _wrap_in_config(super().__getitem__(key))
 
     def __getattr__(self, key: str) -> Any:
         """Return the value of a key; raises MissingKeyError, which lists the existing keys."""
@@ -29,13 +29,11 @@ class Config(dict[str, Any]):
             return self[key]
         except KeyError:
             known = ", ".join(map(str, self))
-            raise MissingKeyError(
-                f"the configuration has no {key!r} here; it has {known}"
-            ) from None
+            raise MissingKeyError(f"the configuration has no {key!r} here; it has {known}") from None
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, or the default."""
-        return _wrapped(super().get(key, default))
+        return _wrap_in_config(super().get(key, default))
 
     def values(self) -> ValuesView[Any]:  # type: ignore[override]  # dict's own view is final
         """Return a view of the values."""
@@ -52,16 +50,14 @@ class Config(dict[str, Any]):
         """Copy and pickle through the plain values; dict's own way would set items."""
         return Config, (dict(self),)
 
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError(
-            "the configuration is read-only; change a copy: copy.deepcopy(dict(config))"
-        )
+    def _refuse_change(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("the configuration is read-only; change a copy: copy.deepcopy(dict(config))")
 
-    __setitem__ = __delitem__ = __setattr__ = __delattr__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
+    __setitem__ = __delitem__ = __setattr__ = __delattr__ = __ior__ = _refuse_change
+    clear = pop = popitem = setdefault = update = _refuse_change
 
 
-def _wrapped(value: Any) -> Any:
+def _wrap_in_config(value: Any) -> Any:
     if isinstance(value, Mapping):
         return Config(value)
-    return [_wrapped(item) for item in value] if isinstance(value, list) else value
+    return [_wrap_in_config(item) for item in value] if isinstance(value, list) else value

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
-from hpckit.errors import causes
+from hpckit.errors import iterate_error_causes
 from hpckit.record.layout import AttemptPaths, RoundPaths
 from hpckit.record.store import PRIVATE_FILE, write_json
 from hpckit.values import dataclass, field
@@ -47,7 +47,7 @@ class CudaMemory:
     snapshot: bool
     _remembers: bool = field(default=False, init=False)
 
-    def remember(self) -> None:
+    def record_allocations(self) -> None:
         """Remember from now on where memory is allocated, if asked to."""
         if not (self.snapshot and self.device.type == "cuda"):
             return
@@ -60,29 +60,30 @@ class CudaMemory:
         else:
             self._remembers = True
 
-    def note(self, error: BaseException) -> str:
+    def record_out_of_memory(self, error: BaseException) -> str:
         """Write down what memory was used for, if the error says that it ran out.
 
         Return words for the message of the failure; empty if there is nothing to say.
         """
         kind = torch.cuda.OutOfMemoryError
         if self.device.type != "cuda" or not any(
-            isinstance(cause, kind) for cause in causes(error)
+            isinstance(cause, kind) for cause in iterate_error_causes(error)
         ):
             return ""
         try:
-            figures = self._figures()
-            write_json(self.paths.memory(self.rank), figures)
+            figures = self._measure_gpu_memory_usage()
+            write_json(self.paths.memory_report(self.rank), figures)
         except Exception as problem:  # noqa: BLE001  # CUDA may answer nothing any more
-            return f"how its memory was used is not known: {type(problem).__name__}"
+            return f"its memory usage is unknown: {type(problem).__name__}"
         words = (
-            f"of {_gb(figures['total_bytes'])}, this rank had allocated "
-            f"{_gb(figures['allocated_bytes'])} and reserved {_gb(figures['reserved_bytes'])}; "
-            f"{_gb(figures['free_bytes'])} were free"
+            f"of {_format_gb(figures['total_bytes'])}, this rank had allocated "
+            f"{_format_gb(figures['allocated_bytes'])} and reserved "
+            f"{_format_gb(figures['reserved_bytes'])}; {_format_gb(figures['free_bytes'])} were "
+            "free"
         )
-        return f"GPU memory: {words}{self._snapshot_words()}"
+        return f"GPU memory: {words}{self._write_snapshot()}"
 
-    def _figures(self) -> dict[str, int]:
+    def _measure_gpu_memory_usage(self) -> dict[str, int]:
         free, total = torch.cuda.mem_get_info(self.device)
         return {
             "total_bytes": total,
@@ -93,22 +94,22 @@ class CudaMemory:
             "most_reserved_bytes": torch.cuda.max_memory_reserved(self.device),
         }
 
-    def _snapshot_words(self) -> str:
+    def _write_snapshot(self) -> str:
         if not self._remembers:
             return " (observe.memory_snapshot=true shows what for)"
         file = self.paths.memory_snapshot(self.rank)
         try:
-            if not _take_place(file.parent):
+            if not _claim_snapshot_slot(file.parent):
                 return f"; {MOST_SNAPSHOTS} other ranks have written snapshots"
-            _dump(file)
+            _write_snapshot_file(file)
         except SnapshotTooLargeError:
-            return f"; its snapshot would be larger than {_gb(MOST_BYTES)}"
+            return f"; its snapshot would be larger than {_format_gb(MOST_BYTES)}"
         except Exception as problem:  # noqa: BLE001  # as above
             return f"; its snapshot was not written: {type(problem).__name__}"
         return f"; pytorch.org/memory_viz shows what for: {file}"
 
 
-def remember_memory(run: Run) -> CudaMemory:
+def watch_cuda_memory(run: Run) -> CudaMemory:
     """Return what notes how a rank uses GPU memory; it remembers the history if asked to."""
     memory = CudaMemory(
         paths=AttemptPaths(run.attempt_folder).round(run.round),
@@ -116,16 +117,15 @@ def remember_memory(run: Run) -> CudaMemory:
         device=run.device,
         snapshot=bool(run.config.observe.get("memory_snapshot")),
     )
-    memory.remember()
+    memory.record_allocations()
     return memory
 
 
-def _gb(size: int) -> str:
+def _format_gb(size: int) -> str:
     return f"{size / _GB:.1f} GB"
 
 
-def _take_place(folder: Path) -> bool:
-    """Return whether this rank may write a snapshot; ranks that run out together take turns."""
+def _claim_snapshot_slot(folder: Path) -> bool:
     for place in range(MOST_SNAPSHOTS):
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -136,7 +136,7 @@ def _take_place(folder: Path) -> bool:
     return False
 
 
-def _dump(file: Path) -> None:
+def _write_snapshot_file(file: Path) -> None:
     """Write the snapshot so that it is there as a whole or not at all."""
     part = file.with_name(f".{file.name}.{os.urandom(4).hex()}")
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)

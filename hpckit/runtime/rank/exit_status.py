@@ -46,26 +46,26 @@ class ExitStatus:
 
     def __init__(self) -> None:
         self.code: int | None = None
-        atexit.register(self._leave)
+        atexit.register(self._exit_now)
 
-    def with_code(self, code: int) -> int:
+    def force_exit_soon(self, code: int) -> int:
         """Return the code, and make sure the process exits with it within seconds."""
         self.code = code
-        timer = threading.Timer(_LEAVE_S, self._leave)
+        timer = threading.Timer(_LEAVE_S, self._exit_now)
         timer.daemon = True
         timer.start()
         return code
 
-    def _leave(self) -> None:
+    def _exit_now(self) -> None:
         if self.code is not None:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(self.code)
 
 
-def note_exits() -> None:
+def note_exit_calls() -> None:
     """Note calls of `sys.exit`, `exit` and `quit` in the main thread from now on."""
-    sys.exit = _exit
+    sys.exit = _exit_noting_status
     frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001  # documented
     while frame is not None:
         if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
@@ -73,34 +73,33 @@ def note_exits() -> None:
         frame = frame.f_back
     quitter = type(getattr(builtins, "exit", None))
     if quitter.__module__ == "_sitebuiltins":  # not under `python -S`
-        quitter.__call__ = _quit  # type: ignore[method-assign]  # of both, wherever they are known
+        quitter.__call__ = _quit_like_python  # type: ignore[method-assign]  # of both, wherever they are known
 
 
-def failing_code() -> int | None:
+def find_failing_code() -> int | None:
     """Return the exit code of a script that raised or exited with a failure; None otherwise."""
     if getattr(sys, "last_value", None) is not None:
         return 1
     for frame in _script:
         if dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN"):
             return None  # what it asked for before was caught
-    codes = [code for status in _asked if (code := exit_code(status)) != 0]
+    codes = [code for status in _asked if (code := status_to_exit_code(status)) != 0]
     return codes[0] if codes else None
 
 
-def exit_code(status: object) -> int:
+def status_to_exit_code(status: object) -> int:
     """Return the code with which Python ends for `SystemExit(status)`."""
     return status & 0xFF if isinstance(status, int) else int(status is not None)
 
 
-def _quit(_quitter: Any, code: Any = None) -> NoReturn:
+def _quit_like_python(_quitter: Any, code: Any = None) -> NoReturn:
     """Exit as Python's own `exit(code)` does, which closes standard input."""
     with suppress(Exception):
         sys.stdin.close()
-    _exit(code)
+    _exit_noting_status(code)
 
 
-def _exit(status: Any = None, /) -> NoReturn:
-    """Exit the interpreter by raising SystemExit(status)."""
+def _exit_noting_status(status: Any = None, /) -> NoReturn:
     if threading.current_thread() is not threading.main_thread():
         raise SystemExit(status)
     _asked[:] = [status]

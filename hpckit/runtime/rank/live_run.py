@@ -1,4 +1,4 @@
-"""The part of `Run` that its agent hears of: signs of life, metrics, warnings, and its end.
+"""The part of `Run` that reports to its agent: signs of life, metrics, warnings, and its end.
 
 What a rank logs becomes rows of its attempt's metrics and reports to a study, of which only a few
 steps are heard, the same ones in every run. A full disk costs rows, never the run.
@@ -16,8 +16,8 @@ from hpckit.errors import NonFiniteLossError
 from hpckit.model import messages
 from hpckit.model.failure import ExitReason, ExitStatement, StateKept
 from hpckit.model.messages import Reported
-from hpckit.model.metrics import number_of
-from hpckit.model.plain import LARGEST, finite, is_within
+from hpckit.model.metrics import metric_value_to_number
+from hpckit.model.plain import LARGEST, finite_float_or_none, is_within_limit
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.metrics.log import OWN_KEYS, MetricsLog
 from hpckit.runtime.channel.rank_pipe import AgentLink
@@ -47,39 +47,37 @@ class LoggedMetrics:
     _last: int = field(default=-1, init=False)
     _log: MetricsLog | None = field(default=None, init=False)
 
-    def report(self, step: object, metrics: Mapping[str, object]) -> Reported | None:
+    def choose_metrics_to_report(self, step: object, metrics: Mapping[str, object]) -> Reported | None:
         """Return what to report of the values logged at a step; None if there is nothing.
 
         A study compares runs at the same steps, so the choice does not depend on time.
         """
-        value = None if self.reported is None else finite(metrics.get(self.reported))
-        if value is None or not isinstance(step, int) or not is_within(step, LARGEST):
+        value = None if self.reported is None else finite_float_or_none(metrics.get(self.reported))
+        if value is None or not isinstance(step, int) or not is_within_limit(step, LARGEST):
             return None
-        place = _place(step)
+        place = _first_step_of_report_interval(step)
         if place <= self._last:
             return None
         self._last = place
         return Reported(step=step, value=value)
 
-    def write(self, row: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    def append_metrics_row(self, row: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         """Append a row with these values, or drop and count it if that is not possible.
 
         Raises TypeError for a value that is named as one that every row has.
         """
         if taken := [name for name in OWN_KEYS if name in values]:
-            raise TypeError(
-                f"run.log({taken[0]}=…): every row has its own {taken[0]}; choose another name"
-            )
+            raise TypeError(f"run.log({taken[0]}=…): every row has its own {taken[0]}; choose another name")
         self._log = self._log or MetricsLog(paths=AttemptPaths(self.folder))
         try:
             at = now().isoformat(timespec="milliseconds")
-            self._log.append({"step": row["step"], "at": at, **row, **values})
+            self._log.append_rows({"step": row["step"], "at": at, **row, **values})
         except OSError as error:
             self.dropped += 1
             if self.dropped == 1:
                 self.warn(f"metrics are dropped for now: {error}")
 
-    def judge_loss(self, loss: object, step: int | None) -> None:
+    def refuse_non_finite_losses(self, loss: object, step: int | None) -> None:
         """Take the loss of a step; a text may be one that is not finite, others are words.
 
         Raises NonFiniteLossError once too many were not finite.
@@ -96,21 +94,19 @@ class LoggedMetrics:
             )
 
 
-def _place(step: int) -> int:
-    """Return the first step of the stretch that a step is in."""
+def _first_step_of_report_interval(step: int) -> int:
     if step < _ALL_BELOW:
         return step
     width = step.bit_length() - _ALL_BELOW.bit_length() + 1
     return step >> width << width
 
 
-def plain_metric(name: str, value: Any) -> float | int | str | bool | None:
+def to_plain_metric(name: str, value: Any) -> float | int | str | bool | None:
     """Return a metric value as a row holds it; a number that is not finite becomes a text.
 
     So does a whole number that no float can hold: as infinity, which readers take it for.
 
-    Raises TypeError with the metric's name unless the value is a number, a text or a single
-    element.
+    Raises TypeError with the metric's name unless the value is a number, a text or a single element.
     """
     kind = type(value).__name__
     if hasattr(value, "item"):
@@ -119,8 +115,8 @@ def plain_metric(name: str, value: Any) -> float | int | str | bool | None:
             value = value.item()
         except (RuntimeError, ValueError):  # from torch and numpy: more than one element
             kind = f"{kind} of shape {shape}"
-    if isinstance(value, int | float) and not is_within(value):
-        return str(number_of(value))
+    if isinstance(value, int | float) and not is_within_limit(value):
+        return str(metric_value_to_number(value))
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(
@@ -134,7 +130,7 @@ _STEP_INTERVAL_S = 0.1
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class LiveRun(ParallelRun):
-    """One rank of a run; `_link` is None without an agent: then nobody hears it."""
+    """One rank of a run; `_link` is None without an agent: then no message is sent."""
 
     step: int | None = None
     _link: AgentLink | None = None
@@ -144,51 +140,52 @@ class LiveRun(ParallelRun):
     _metrics: LoggedMetrics = field(default_factory=LoggedMetrics)
     _warned: set[str] = field(default_factory=set)
 
-    def expect_steps(self) -> None:
+    def start_hang_watch(self) -> None:
         """Watch this rank for hangs from now on, even before its first step (`hang_first_s`).
 
         hpckit calls this itself for code that loops over `steps()`.
         """
         self._expecting = True
-        self._tell(messages.Working(over=False))
+        self._send_to_agent(messages.Working(over=False))
 
-    def give_up(self) -> None:
+    def report_unsaved_end(self) -> None:
         """Report that the user's code has finished, but that its state could not be saved."""
-        self._say(ExitStatement(reason=ExitReason.returned, kept=StateKept.unsaved, step=self.step))
+        self._send_exit_statement(
+            ExitStatement(reason=ExitReason.returned, kept=StateKept.unsaved, step=self.step)
+        )
 
-    def promise(self) -> None:
+    def promise_end_report(self) -> None:
         """Announce that this rank will report its end; without that report it has not finished."""
         if self._link is not None:
-            self._link.note_farewell(ExitStatement(reason=ExitReason.exited))
+            self._link.note_exit_statement(ExitStatement(reason=ExitReason.exited))
 
-    def _say(self, farewell: ExitStatement) -> None:
+    def _send_exit_statement(self, farewell: ExitStatement) -> None:
         if self._metrics.dropped:
-            self._warn(f"{self._metrics.dropped} rows of metrics were dropped")
+            self._warn_once(f"{self._metrics.dropped} rows of metrics were dropped")
         self._farewell = farewell
         if self._link is not None:
-            self._link.note_farewell(farewell)
+            self._link.note_exit_statement(farewell)
 
-    def _tell(self, message: messages.Message) -> None:
+    def _send_to_agent(self, message: messages.Message) -> None:
         if self._link is not None:
             self._link.send(message)
 
-    def _warn(self, text: str) -> None:
+    def _warn_once(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
-            self._tell(messages.Warn(message=text))
+            self._send_to_agent(messages.Warn(message=text))
 
-    def _tell_step(self, step: int, total: int) -> None:
+    def _report_step(self, step: int, total: int) -> None:
         first, last, self.step = self.step is None, step == total - 1, step
         if self._link is not None:
-            self._link.note_step(step)
+            self._link.publish_step_to_agent(step)
         at = time.monotonic()
         if first or last or at - self._told_at >= _STEP_INTERVAL_S:
-            self._tell(messages.StepBegun(rank=self.rank, step=step, total=total))
+            self._send_to_agent(messages.StepBegun(rank=self.rank, step=step, total=total))
             self._told_at = at
 
-    def _show_life(self, *, over: bool) -> None:
-        """Count what is logged outside a step loop as a sign of life."""
+    def _send_heartbeat(self, *, over: bool) -> None:
         at = time.monotonic()
         if self._expecting and at - self._told_at >= _STEP_INTERVAL_S:
-            self._tell(messages.Working(over=over))
+            self._send_to_agent(messages.Working(over=over))
             self._told_at = at

@@ -15,13 +15,13 @@ from hpckit.errors import UsageError
 from hpckit.model.launch import Checkpoint
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.plan import Plan
-from hpckit.model.parallel.reduction_tree import share_of_groups
+from hpckit.model.parallel.reduction_tree import compute_whole_group_batch_share
 from hpckit.model.parallel.settings import BatchRule, Parallel, Reduction
-from hpckit.model.parallel.share import BatchShare, share_batch
+from hpckit.model.parallel.share import BatchShare, compute_batch_share
 from hpckit.model.rank import RankInfo
 from hpckit.runtime.parallel import arguments
 from hpckit.runtime.parallel.arguments import LossFunction
-from hpckit.runtime.rank.parameters import is_sharded
+from hpckit.runtime.rank.parameters import has_sharded_parameters
 from hpckit.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -108,25 +108,24 @@ class ParallelRun:
         differ by one group. Raises UsageError if there is less than a row, or a group, for each
         data rank, or this is no whole number.
         """
-        batch_size = arguments.batch_size_of(batch_size)
+        batch_size = arguments.check_batch_size(batch_size)
         if self.parallel.batch is BatchRule.scale:
             if batch_size % self.full_data_size:
                 raise UsageError(
-                    f"a batch of {batch_size} rows is not whole rows for each of "
+                    f"a batch of {batch_size} rows cannot be divided evenly over "
                     f"{self.full_data_size} data ranks, so parallel.batch=scale cannot scale it",
                     hint=f"take a multiple of {self.full_data_size}, or parallel.batch=keep",
                 )
             batch_size = int(batch_size * self.batch_fraction)
         if self.parallel.reduce is Reduction.tree:
             full = self.full_data_size
-            return share_of_groups(batch_size, self.data_rank, self.data_size, full)
+            return compute_whole_group_batch_share(batch_size, self.data_rank, self.data_size, full)
         if batch_size < self.data_size:
             raise UsageError(
-                f"a batch of {batch_size} rows cannot be shared out over {self.data_size} data "
-                "ranks",
+                f"a batch of {batch_size} rows cannot be shared out over {self.data_size} data ranks",
                 hint=f"the batch is that of all ranks together: take {self.data_size} or more",
             )
-        return share_batch(batch_size, self.data_rank, self.data_size)
+        return compute_batch_share(batch_size, self.data_rank, self.data_size)
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -134,7 +133,7 @@ class ParallelRun:
 
         All ranks make it at the same time, when it is first asked for.
         """
-        return self._models.mesh.whole
+        return self._parallel_models.mesh.full_mesh
 
     def parallelize(
         self,
@@ -145,11 +144,10 @@ class ParallelRun:
     ) -> nn.Module:
         """Return this rank's part of the model that `build()` returns, laid out as configured.
 
-        `plan` says by their names which modules repeat and how matrices split; without one, the
-        model can only be replicated. `build` is called on the CPU, seeded alike on every rank and
-        in every layout. What is returned has the weights of `checkpoint.weights`; register it, and
-        give its parameters to the optimizer. With
-        `parallel.pipeline` or `parallel.context`, train it by `train_step` only. Collective.
+        `plan` says by their names which modules repeat and how matrices split; without one, the model can
+        only be replicated. `build` is called on the CPU, seeded alike on every rank and in every layout. What
+        is returned has the weights of `checkpoint.weights`; register it, and give its parameters to the
+        optimizer. With `parallel.pipeline` or `parallel.context`, train it by `train_step` only. Collective.
 
         With `init`, for models that no host can hold, `build` makes shapes without memory, and
         `init(name, module)` is called for each module of which this rank has a part: it fills the
@@ -161,27 +159,27 @@ class ParallelRun:
 
         Example: `model = run.parallelize(lambda: Decoder(config), Plan(units="blocks.*"))`.
         """
-        arguments.check_builder(build, plan, init)
+        arguments.check_parallelize_arguments(build, plan, init)
         self._pairs += plan.tied if plan else ()
         plan = plan or Plan()
-        model = self._models.add(arguments.checked_builder(build), plan, init)
-        self._tied[model] = {other: first for first, *others in plan.ties() for other in others}
-        self._begin_weights(model)
+        model = self._parallel_models.build_own_part_of_model(
+            arguments.wrap_builder_with_result_check(build), plan, init
+        )
+        self._tied[model] = {other: first for first, *others in plan.group_tied_names() for other in others}
+        self._load_initial_weights(model)
         return model
 
-    def _begin_weights(self, model: Any, name: str | None = None) -> None:
-        """Give a model that the code has now the weights that the run begins with; collective."""
-        first = self._first_weights()
+    def _load_initial_weights(self, model: Any, name: str | None = None) -> None:
+        first = self._make_weights_loader_once()
         if first is not None and isinstance(model, nn.Module):
-            first.give(model, name, self._tied)
+            first.load_into_model(model, name, self._tied)
 
-    def _first_weights(self) -> FirstWeights | None:
-        """Return the file that the run begins with; None if there is none."""
+    def _make_weights_loader_once(self) -> FirstWeights | None:
         if self._weights is None and self.checkpoint.weights is not None:
             # Imported here because runs that keep no state do not need it.
-            from hpckit.runtime.checkpoint.initial_weights import first_weights  # noqa: PLC0415
+            from hpckit.runtime.checkpoint.initial_weights import make_initial_weights_loader  # noqa: PLC0415
 
-            self._weights = first_weights(self.checkpoint)
+            self._weights = make_initial_weights_loader(self.checkpoint)
         return self._weights
 
     def train_step(
@@ -195,24 +193,22 @@ class ParallelRun:
     ) -> Tensor:
         """Add the gradients of a batch to those of the model; return its loss, on every rank.
 
-        `inputs` and `targets` are this data rank's rows: [rows, …]. `loss(outputs, targets)`
-        returns a mean over rows, or a pair, a sum and its weight, so that the loss of the batch is
-        the sum of all sums over that of all weights. Without it, the cross entropy of logits [rows,
-        …, classes] is taken, as a mean over all targets of the whole batch but those of -100. It is
-        0 if nothing has a weight. `share`, from `share()`, is needed if data ranks have different
-        numbers of rows. The value, float64, is that of the whole batch, and gradients are its; zero
-        them yourself. Collective.
+        `inputs` and `targets` are this data rank's rows: [rows, …]. `loss(outputs, targets)` returns a mean
+        over rows, or a pair, a sum and its weight, so that the loss of the batch is the sum of all sums over
+        that of all weights. Without it, the cross entropy of logits [rows, …, classes] is taken, as a mean
+        over all targets of the whole batch but those of -100. It is 0 if nothing has a weight. `share`, from
+        `share()`, is needed if data ranks have different numbers of rows. The value, float64, is that of the
+        whole batch, and gradients are its; zero them yourself. Collective.
 
-        The first step checks that ranks which share a data rank have the same batch, that
-        gradients agree, and that parts of the model compute what the whole does. The first step
-        with each `loss` calls it a few times more, to see that it adds up over rows. Raises
-        UsageError and RunError.
+        The first step checks that ranks which share a data rank have the same batch, that gradients agree,
+        and that parts of the model compute what the whole does. The first step with each `loss` calls it a
+        few times more, to see that it adds up over rows. Raises UsageError and RunError.
 
         Example: `run.train_step(model, x, y, loss=lambda o, t: ((o - t).abs().sum(), t.numel()))`.
         """
-        self._check_batch("train_step", model, inputs, targets, loss)
-        arguments.check_share(share)
-        return self._models.training(model).step(inputs, targets, loss, share)
+        self._check_batch_types("train_step", model, inputs, targets, loss)
+        arguments.check_batch_share_type(share)
+        return self._parallel_models.find_training(model).step(inputs, targets, loss, share)
 
     def evaluate(
         self, model: nn.Module, inputs: Tensor, targets: Any, *, loss: LossFunction | None = None
@@ -222,8 +218,8 @@ class ParallelRun:
         It is that of `train_step`, of these rows alone. All ranks must call it equally often.
         `mean` averages over data ranks.
         """
-        self._check_batch("evaluate", model, inputs, targets, loss)
-        return self._models.training(model).evaluate(inputs, targets, loss)
+        self._check_batch_types("evaluate", model, inputs, targets, loss)
+        return self._parallel_models.find_training(model).evaluate(inputs, targets, loss)
 
     def clip_grad_norm_(self, model: nn.Module, max_norm: float) -> Tensor:
         """Scale gradients so that the 2-norm of the whole model's is at most `max_norm`.
@@ -231,24 +227,24 @@ class ParallelRun:
         Returns the norm before. Collective; takes the model, not its parameters. Raises UsageError
         unless `max_norm` is above 0.
         """
-        arguments.check_model("clip_grad_norm_", model)
-        return self._models.training(model).clip(arguments.max_norm_of(max_norm))
+        arguments.refuse_non_module("clip_grad_norm_", model)
+        return self._parallel_models.find_training(model).clip_gradients(arguments.check_max_norm(max_norm))
 
     def mean(self, value: float | Tensor) -> float:
         """Return the mean of a number over all ranks, which have to call this together."""
-        arguments.check_number(value)
+        arguments.check_single_number(value)
         total = torch.as_tensor(value, dtype=torch.float64).detach().to(self.device).clone()
         if self.world_size > 1:  # alone, NCCL would take memory for nothing
             dist.all_reduce(total)
             self._means += 1
         return float(total) / self.world_size
 
-    def _check_batch(
+    def _check_batch_types(
         self, call: str, model: Any, inputs: Any, targets: Any, loss: LossFunction | None
     ) -> None:
-        arguments.check_model(call, model)
+        arguments.refuse_non_module(call, model)
         staged = self.layout.pipeline > 1
-        arguments.check_batch(call, inputs, targets, loss, staged=staged)
+        arguments.check_batch_types(call, inputs, targets, loss, staged=staged)
 
     def check_layout_in_use(self, registered: Iterable[Any] = ()) -> None:
         """Raise UsageError if a layout was chosen and the code has laid nothing out.
@@ -257,7 +253,7 @@ class ParallelRun:
         """
         if self.parallel.reduce is Reduction.tree and self._made is None:
             raise UsageError(
-                "parallel.reduce=tree, and this code does not use run.parallelize(): its gradients "
+                "parallel.reduce=tree, but this code does not use run.parallelize(): its gradients "
                 "would be summed in another order",
                 hint="build the model by run.parallelize(build), and train it by run.train_step; "
                 "or take parallel.reduce=fast",
@@ -265,17 +261,17 @@ class ParallelRun:
         if (
             self.layout.is_data_parallel
             or self._made is not None
-            or any(map(is_sharded, registered))
+            or any(map(has_sharded_parameters, registered))
         ):
             return
         raise UsageError(
-            f"the layout is {self.layout}, and this code uses neither run.parallelize() nor "
+            f"the layout is {self.layout}, but this code uses neither run.parallelize() nor "
             "run.mesh: each rank would train the whole model",
             hint="build the model by run.parallelize(build, plan), or choose parallel=none",
         )
 
     @property
-    def _models(self) -> ParallelModels:
+    def _parallel_models(self) -> ParallelModels:
         """What builds models; made, with the mesh, when it is first needed."""
         if self._made is None:
             # Imported here because it takes a second, which runs without it need not wait for.

@@ -19,30 +19,30 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from hpckit.errors import ConfigError, HpckitError
-from hpckit.model.cluster.gpus_asked import gpus_asked
-from hpckit.model.command import command_words, script_of
+from hpckit.model.cluster.gpus_asked import requested_gpus_per_node
+from hpckit.model.command import find_started_script, split_command
 from hpckit.model.failure import Cause, ExitReason, RankExit
 from hpckit.model.launch import LaunchConfig, WorkingFolder
 from hpckit.model.plain import to_plain
 from hpckit.model.rank import RankInfo
 from hpckit.observe.gpu_choice import GPUS_ASKED, HOW_TO_ASK
-from hpckit.planning.recovery.classify import classify
-from hpckit.record.launches import Launch, load_launch, load_settings
+from hpckit.planning.recovery.classify import classify_rank_exit
+from hpckit.record.launches import Launch, load_launch, load_run_settings
 from hpckit.record.layout import AttemptPaths, RoundPaths
 from hpckit.record.store import write_json
-from hpckit.record.working import working_folder
+from hpckit.record.working import find_working_folder
 from hpckit.runtime import stacks
-from hpckit.runtime.channel.rank_pipe import open_link
+from hpckit.runtime.channel.rank_pipe import open_agent_link
 from hpckit.runtime.clock import now
-from hpckit.runtime.descriptors import allow_many_files, with_hint
-from hpckit.runtime.environ import environment, export, rank_info
-from hpckit.runtime.foreground import take_terminal
+from hpckit.runtime.descriptors import add_open_files_hint, raise_open_file_limit
+from hpckit.runtime.environ import copy_environment, rank_info, set_environment_variables
+from hpckit.runtime.foreground import take_controlling_terminal
 from hpckit.runtime.fork_server.protocol import LISTENER
-from hpckit.runtime.fork_server.server import ForkedStart, imports_to_keep, serve
+from hpckit.runtime.fork_server.server import ForkedStart, pause_gc_for_imports, serve_fork_orders
 from hpckit.runtime.left_behind import die_with_agent
-from hpckit.runtime.rank.child_signals import shield_children, shield_this_child
-from hpckit.runtime.rank.exit_status import ExitStatus, exit_code
-from hpckit.runtime.rank.user_function import call, calls, load_function
+from hpckit.runtime.rank.child_signals import shield_children_from_signals, shield_this_child_from_signals
+from hpckit.runtime.rank.exit_status import ExitStatus, status_to_exit_code
+from hpckit.runtime.rank.user_function import call_user_function, calls_method, load_user_function
 from hpckit.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ _OF_EVERY_RANK = (
 """What a fork server imports. Not the user's module: what that does when imported is the rank's."""
 
 
-def command_of(launch: Launch, settings: LaunchConfig) -> list[str]:
+def build_user_command(launch: Launch, settings: LaunchConfig) -> list[str]:
     """Return the words of the command; in the project's folder its script is the frozen one.
 
     A restart or a resume must not run what was edited since.
     """
-    words = list(command_words(settings.command))
-    script = script_of(words) or words[0]
+    words = list(split_command(settings.command))
+    script = find_started_script(words) or words[0]
     if settings.runtime.cwd is WorkingFolder.project and ("/" in script or script != words[0]):
         frozen = Path(launch.code.working_dir, script)
         if frozen.is_file():
@@ -73,7 +73,7 @@ def command_of(launch: Launch, settings: LaunchConfig) -> list[str]:
     return words
 
 
-def become_command(words: list[str], environ: Mapping[str, str]) -> NoReturn:
+def exec_user_command(words: list[str], environ: Mapping[str, str]) -> NoReturn:
     """Replace this process with the user's command; raises ConfigError if it cannot start."""
     try:
         os.execvpe(words[0], words, dict(environ))  # noqa: S606  # no shell is the point
@@ -100,73 +100,70 @@ class RankProcess:
     process: int = field(default_factory=os.getpid)
 
     @property
-    def is_self(self) -> bool:
+    def is_rank_itself(self) -> bool:
         """Whether this is the rank itself, not a child that the user's code forked."""
         return os.getpid() == self.process
 
-    def work(self) -> None:
+    def run_user_code(self) -> None:
         """Do this rank's work; raises whatever the user's code raises."""
         launch = load_launch(Path(self.environ["HPCKIT_LAUNCH_DIR"]))
         index = int(self.environ["HPCKIT_RUN_INDEX"])
-        settings, _ = load_settings(launch, index)
-        os.chdir(working_folder(launch, index, settings.runtime.cwd))
+        settings, _ = load_run_settings(launch, index)
+        os.chdir(find_working_folder(launch, index, settings.runtime.cwd))
         # The frozen counterpart of the directory that the user launched from.
         sys.path.insert(0, launch.code.working_dir)
         if settings.command is not None:
-            become_command(command_of(launch, settings), self.environ)
-        self._call(settings, Path(launch.code.working_dir))
+            exec_user_command(build_user_command(launch, settings), self.environ)
+        self._call_user_function(settings, Path(launch.code.working_dir))
 
-    def _call(self, settings: LaunchConfig, code: Path) -> None:
-        """Import the user's function, initialise the process group, seed, and call it."""
-        with imports_to_keep():
-            function = load_function(str(settings.entry_point))
+    def _call_user_function(self, settings: LaunchConfig, code: Path) -> None:
+        with pause_gc_for_imports():
+            function = load_user_function(str(settings.entry_point))
             if self.forked is not None:
-                self.forked.begin_fresh_if_changed(environment())
-            from hpckit.runtime.generators import seed_everything  # noqa: PLC0415  # imports torch
+                self.forked.exec_fresh_if_variables_changed(copy_environment())
+            from hpckit.runtime.generators import seed_all_generators  # noqa: PLC0415  # imports torch
             from hpckit.runtime.rank import attach, cuda_memory, process_group, recorder  # noqa: PLC0415  # seconds: commands must not wait
 
-            loops = calls(function, "steps", code)
-            if loops and calls(function, "state", code):
+            loops = calls_method(function, "steps", code)
+            if loops and calls_method(function, "state", code):
                 # Needed once the state is, and half a second then, and at the process's end.
                 import hpckit.runtime.rank.checkpointing  # noqa: F401, PLC0415
 
-        stacks.arm_rank(self.environ)
-        shield_children()
-        link = open_link(self.environ)
+        stacks.enable_rank_stack_dumps(self.environ)
+        shield_children_from_signals()
+        link = open_agent_link(self.environ)
         assert link is not None, "the agent passes a line to every rank it starts"  # noqa: S101
         device = process_group.choose_device(
-            settings.runtime.device,
-            self.info,
-            asked=gpus_asked(settings.resources),
+            settings.runtime.device, self.info, asked=requested_gpus_per_node(settings.resources)
         )
         self.run = attach.make_run(self.environ, self.info, device, link)
-        self.memory = cuda_memory.remember_memory(self.run)
+        self.memory = cuda_memory.watch_cuda_memory(self.run)
         timeout = timedelta(seconds=settings.runtime.rendezvous_timeout_s)
         rendezvous = process_group.AgentRendezvous(link)
-        store = process_group.make_store(self.info, rendezvous, timeout)
-        attach.export_address(self.info, store)
-        process_group.initialise(self.info, device, store, timeout)
-        recorder.answer_agent(self.environ, self.info)
-        seed_everything(settings.seed)
+        store = process_group.open_store(self.info, rendezvous, timeout)
+        attach.export_store_address(self.info, store)
+        process_group.initialise_process_group(self.info, device, store, timeout)
+        recorder.answer_agent_questions(self.environ, self.info)
+        seed_all_generators(settings.seed)
         if loops:
-            self.run.expect_steps()
-        call(function, self.run)
-        if not self.is_self:
+            self.run.start_hang_watch()
+        call_user_function(function, self.run)
+        if not self.is_rank_itself:
             return
         self.run.finish()
-        process_group.close(self.run.registered)
+        process_group.leave_process_group(self.run.registered)
 
-    def record_end(self, error: BaseException) -> None:
+    def record_exception(self, error: BaseException) -> None:
         """Record the exception for the agent; best effort for any kind of exception."""
-        if not self.is_self:
+        if not self.is_rank_itself:
             return
-        told = traceback.TracebackException(type(error), error, _of_user(error.__traceback__))
-        memory = "" if self.memory is None else self.memory.note(error)
+        told = traceback.TracebackException(type(error), error, _skip_hpckit_frames(error.__traceback__))
+        memory = "" if self.memory is None else self.memory.record_out_of_memory(error)
         if memory:
             sys.stderr.write(f"hpckit: {memory}\n")
-        said = with_hint(str(told)[:_TRACEBACK_CHARACTERS])
+        said = add_open_files_hint(str(told)[:_TRACEBACK_CHARACTERS])
         hint = error.hint if isinstance(error, HpckitError) else ""
-        if "No CUDA GPUs" in said and environment().get(GPUS_ASKED) == "0":
+        if "No CUDA GPUs" in said and copy_environment().get(GPUS_ASKED) == "0":
             hint = f"the run was given no GPU: {HOW_TO_ASK}"
         record = RankExit(
             rank=self.info.rank,
@@ -182,26 +179,25 @@ class RankProcess:
             else "".join(told.format())[-_TRACEBACK_CHARACTERS:],
             at=now(),
         )
-        if classify(record) is Cause.communication:
-            from hpckit.runtime.rank.recorder import keep_if_waiting  # noqa: PLC0415  # torch
+        if classify_rank_exit(record) is Cause.communication:
+            from hpckit.runtime.rank.recorder import write_failed_collectives  # noqa: PLC0415  # torch
 
-            keep_if_waiting(self._round(), self.info, record)
+            write_failed_collectives(self._round_paths(), self.info, record)
         with contextlib.suppress(OSError):
-            write_json(self._round().exit_record(self.info.rank), to_plain(record))
+            write_json(self._round_paths().rank_exception_file(self.info.rank), to_plain(record))
 
-    def _round(self) -> RoundPaths:
+    def _round_paths(self) -> RoundPaths:
         attempt = AttemptPaths(Path(self.environ["HPCKIT_ATTEMPT_DIR"]))
         return attempt.round(int(self.environ["HPCKIT_ROUND"]))
 
 
-def _of_user(trace: TracebackType | None) -> TracebackType | None:
-    """Skip our own frames: the user's traceback begins in the user's code."""
-    while trace is not None and trace.tb_next is not None and _is_ours(trace):
+def _skip_hpckit_frames(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_next is not None and _is_hpckit_frame(trace):
         trace = trace.tb_next
     return trace
 
 
-def _is_ours(trace: TracebackType) -> bool:
+def _is_hpckit_frame(trace: TracebackType) -> bool:
     name = trace.tb_frame.f_code.co_filename
     ours = Path(name).parent == Path(__file__).parent
     return ours or name.startswith("<frozen importlib") or "/importlib/" in name
@@ -210,49 +206,48 @@ def _is_ours(trace: TracebackType) -> bool:
 def main() -> int:
     """Run this rank and return its exit code. The user's own SystemExit keeps its code."""
     forked = None
-    if LISTENER in environment():
+    if LISTENER in copy_environment():
         # Fork ranks until no agent is left; in a rank, go on as one.
         with contextlib.suppress(ImportError):  # each rank tells
-            forked = serve(environment(), _OF_EVERY_RANK)
+            forked = serve_fork_orders(copy_environment(), _OF_EVERY_RANK)
         if forked is None:
             return 0
-    if "SLURM_PROCID" in environment():
-        export({"SLURM_TASK_PID": str(os.getpid())})
-    environ = environment()
+    if "SLURM_PROCID" in copy_environment():
+        set_environment_variables({"SLURM_TASK_PID": str(os.getpid())})
+    environ = copy_environment()
     die_with_agent(environ)
-    take_terminal()
-    allow_many_files()
+    take_controlling_terminal()
+    raise_open_file_limit()
     leaving = ExitStatus()
     rank = RankProcess(environ=environ, info=rank_info(environ), forked=forked)
     try:
-        rank.work()
+        rank.run_user_code()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  # the user's code; CheckpointException is one
-        return leaving.with_code(_tell(rank, error))
+        return leaving.force_exit_soon(_report_end(rank, error))
     # In a child that the user's code forked, torch would wait for threads that do not exist there.
-    return 0 if rank.is_self else leaving.with_code(0)
+    return 0 if rank.is_rank_itself else leaving.force_exit_soon(0)
 
 
-def _tell(rank: RankProcess, error: BaseException) -> int:
-    """Record what ended the rank and print what Python would print; return the exit code."""
+def _report_end(rank: RankProcess, error: BaseException) -> int:
     match error:
         case HpckitError():
-            rank.record_end(error)
+            rank.record_exception(error)
             sys.stderr.write(f"hpckit: error: {error.message}\n  {error.hint}".rstrip() + "\n")
-            return _code_of(error)
+            return _exit_code_of_error(error)
         case SystemExit():
             if isinstance(error.code, str):
-                rank.record_end(error)
+                rank.record_exception(error)
                 sys.stderr.write(f"{error.code}\n")
-            return exit_code(error.code)
+            return status_to_exit_code(error.code)
         case _:
-            rank.record_end(error)
-            traceback.print_exception(type(error), error, _of_user(error.__traceback__))
+            rank.record_exception(error)
+            traceback.print_exception(type(error), error, _skip_hpckit_frames(error.__traceback__))
             return 1
 
 
-def _code_of(error: HpckitError) -> int:
+def _exit_code_of_error(error: HpckitError) -> int:
     match error.__cause__:
         case FileNotFoundError():
             return COMMAND_NOT_FOUND
@@ -263,6 +258,6 @@ def _code_of(error: HpckitError) -> int:
 
 
 if __name__ == "__mp_main__":  # a child that is not forked imports its parent's main module
-    shield_this_child()
+    shield_this_child_from_signals()
 if __name__ == "__main__":
     sys.exit(main())

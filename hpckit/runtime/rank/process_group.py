@@ -30,9 +30,9 @@ from hpckit.model.launch import DeviceKind
 from hpckit.model.rank import RankInfo
 from hpckit.observe.gpu_choice import GPUS_ASKED, HOW_TO_ASK
 from hpckit.record.store import read_json, write_json
-from hpckit.runtime.channel.listen import LOOPBACK, listener
+from hpckit.runtime.channel.listen import LOOPBACK, open_listening_socket
 from hpckit.runtime.channel.rank_pipe import AgentLink
-from hpckit.runtime.environ import environment
+from hpckit.runtime.environ import copy_environment
 from hpckit.values import dataclass
 
 _POLL_S = 0.05
@@ -45,13 +45,13 @@ class AgentRendezvous:
 
     link: AgentLink
 
-    def publish(self, port: int) -> None:
+    def publish_port(self, port: int) -> None:
         """Send the port to the supervisor, which forwards it to every rank."""
         self.link.send(messages.StoreBound(port=port))
 
-    def address(self, timeout: timedelta) -> tuple[str, int]:
+    def wait_for_address(self, timeout: timedelta) -> tuple[str, int]:
         """Wait for the supervisor's message."""
-        told = self.link.wait_for(messages.StoreAddress, timeout)
+        told = self.link.wait_for_message(messages.StoreAddress, timeout)
         return told.host, told.port
 
 
@@ -59,20 +59,19 @@ class AgentRendezvous:
 class FileRendezvous:
     """Rendezvous through a file that all nodes see, for ranks that srun started without an agent.
 
-    The file name contains job, step and restart count, so that the address of a dead incarnation is
-    never mistaken for a live one. `host` is the name or address by which other ranks reach this
-    node.
+    The file name contains job, step and restart count, so that the address of a dead incarnation is never
+    mistaken for a live one. `host` is the name or address by which other ranks reach this node.
     """
 
     file: Path
     host: str
 
-    def publish(self, port: int) -> None:
+    def publish_port(self, port: int) -> None:
         """Write the address atomically."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         write_json(self.file, {"host": self.host, "port": port})
 
-    def address(self, timeout: timedelta) -> tuple[str, int]:
+    def wait_for_address(self, timeout: timedelta) -> tuple[str, int]:
         """Wait for the file."""
         deadline = time.monotonic() + timeout.total_seconds()
         while time.monotonic() < deadline:
@@ -83,8 +82,7 @@ class FileRendezvous:
             else:
                 return record["host"], record["port"]
         raise RendezvousError(
-            f"rank 0 did not publish its address in {self.file} within "
-            f"{timeout.total_seconds():g} s",
+            f"rank 0 did not publish its address in {self.file} within {timeout.total_seconds():g} s",
             hint="the folder must lie on a file system that all nodes see, and rank 0 must run",
         )
 
@@ -103,39 +101,38 @@ def choose_device(
 
     A run that was given no GPU sees none (`runtime.run_variables`), and is on the CPU.
 
-    A single visible GPU belongs to this rank, whatever its number (`--gpus-per-task`,
-    `--gpu-bind`). With at least one GPU per rank, it is the GPU with the number of the local rank.
-    Raises DeviceError if a GPU was requested and there is none, RendezvousError if several ranks
-    would share one.
+    A single visible GPU belongs to this rank, whatever its number (`--gpus-per-task`, `--gpu-bind`). With at
+    least one GPU per rank, it is the GPU with the number of the local rank. Raises DeviceError if a GPU was
+    requested and there is none, RendezvousError if several ranks would share one.
     """
     visible = torch.cuda.device_count() if visible is None else visible
     if kind is DeviceKind.cpu or (kind is DeviceKind.auto and not visible and not asked):
         return torch.device("cpu")
     if visible == 0:
-        raise _no_gpu(kind, info, asked)
+        raise _no_gpu_error(kind, info, asked)
     if visible == 1:
         return torch.device("cuda", 0)
     if visible < info.local_world_size:
         raise RendezvousError(
             f"{info.local_world_size} ranks on {info.node or socket.gethostname()} share "
-            f"{visible} GPUs; allowed is one GPU a rank",
+            f"{visible} GPUs; each rank needs a GPU of its own",
             hint="set resources.tasks_per_node to resources.gpus_per_node, or runtime.device=cpu",
         )
     return torch.device("cuda", info.local_rank)
 
 
-def _no_gpu(kind: DeviceKind, info: RankInfo, asked: int | None) -> DeviceError:
+def _no_gpu_error(kind: DeviceKind, info: RankInfo, asked: int | None) -> DeviceError:
     """Return an error that says why torch sees no GPU.
 
     Another node only helps against a broken driver.
     """
     wanted = f"resources.gpus_per_node={asked}" if asked else f"runtime.device={kind.value}"
-    shown = environment().get("CUDA_VISIBLE_DEVICES")
+    shown = copy_environment().get("CUDA_VISIBLE_DEVICES")
     if torch.version.cuda is None and torch.version.hip is None:
         why = f"this is torch {torch.__version__}, which was built without CUDA"
         hint = "install a build of torch with CUDA into the Python of the run"
-    elif environment().get(GPUS_ASKED) == "0":
-        why = "as it was given none"
+    elif copy_environment().get(GPUS_ASKED) == "0":
+        why = "because the run was given none"
         hint = HOW_TO_ASK
     elif shown is not None and not shown.strip("-1 "):
         why = f"CUDA_VISIBLE_DEVICES is {shown!r}"
@@ -150,18 +147,18 @@ def _no_gpu(kind: DeviceKind, info: RankInfo, asked: int | None) -> DeviceError:
     )
 
 
-def backend_of(device: torch.device) -> str:
+def choose_backends(device: torch.device) -> str:
     """Return the backends for a device: NCCL for GPU tensors plus gloo for CPU tensors."""
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
 
 
-def make_store(info: RankInfo, rendezvous: Rendezvous, timeout: timedelta) -> Store:
+def open_store(info: RankInfo, rendezvous: Rendezvous, timeout: timedelta) -> Store:
     """Bind (rank 0) or connect to (all others) the store of this world."""
     if info.rank == 0:
-        store = _serve(_listener(info), timeout)
-        rendezvous.publish(store.port)
+        store = _serve_store(_open_store_listener(info), timeout)
+        rendezvous.publish_port(store.port)
         return store
-    host, port = rendezvous.address(timeout)
+    host, port = rendezvous.wait_for_address(timeout)
     try:
         return TCPStore(host, port, is_master=False, timeout=timeout)
     except (RuntimeError, OSError) as error:
@@ -171,15 +168,15 @@ def make_store(info: RankInfo, rendezvous: Rendezvous, timeout: timedelta) -> St
         ) from None
 
 
-def make_store_at(info: RankInfo, timeout: timedelta) -> Store:
+def open_store_from_environment(info: RankInfo, timeout: timedelta) -> Store:
     """Bind or connect to the store at the address in this rank's environment."""
     host, port = str(info.master_addr), int(info.master_port or 0)
     if info.rank == 0:
-        return _serve(_listener(info, port), timeout)
+        return _serve_store(_open_store_listener(info, port), timeout)
     return TCPStore(host, port, is_master=False, timeout=timeout)
 
 
-def _listener(info: RankInfo, port: int = 0) -> socket.socket:
+def _open_store_listener(info: RankInfo, port: int = 0) -> socket.socket:
     """Listen only where the ranks of this world connect, because a store asks for no secret.
 
     If the address by which other nodes know this one is not an address of this machine, listen on
@@ -189,14 +186,14 @@ def _listener(info: RankInfo, port: int = 0) -> socket.socket:
     host = LOOPBACK if info.num_nodes == 1 else info.master_addr
     if host is not None:
         try:
-            return listener(host, port=port, backlog=backlog)
+            return open_listening_socket(host, port=port, backlog=backlog)
         except OSError as error:
             if error.errno not in _NOT_OURS:
                 raise
-    return listener(port=port, backlog=backlog)
+    return open_listening_socket(port=port, backlog=backlog)
 
 
-def _serve(bound: socket.socket, timeout: timedelta) -> TCPStore:
+def _serve_store(bound: socket.socket, timeout: timedelta) -> TCPStore:
     host, port = bound.getsockname()[:2]
     return TCPStore(
         "localhost" if host in {"::", "0.0.0.0"} else host,  # noqa: S104  # compared, not bound
@@ -208,7 +205,7 @@ def _serve(bound: socket.socket, timeout: timedelta) -> TCPStore:
     )
 
 
-def identity(info: RankInfo, device: torch.device) -> dict[str, Any]:
+def build_rank_identity(info: RankInfo, device: torch.device) -> dict[str, Any]:
     """Return this rank's identity, for the others to check."""
     gpu = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
     return {
@@ -222,30 +219,29 @@ def identity(info: RankInfo, device: torch.device) -> dict[str, Any]:
     }
 
 
-def check_in(store: Store, info: RankInfo, me: Mapping[str, Any], timeout: timedelta) -> None:
+def check_all_ranks_present(store: Store, info: RankInfo, me: Mapping[str, Any], timeout: timedelta) -> None:
     """Wait until every rank has been seen exactly once.
 
     Every rank puts its identity into the store; rank 0 reads all of them and publishes a verdict.
     Raises RendezvousError that names the ranks at fault.
     """
-    store.set(f"identity/{info.rank}/{_claim(store, info, me)}", json.dumps(dict(me)))
+    store.set(f"identity/{info.rank}/{_claim_rank(store, info, me)}", json.dumps(dict(me)))
     store.set(f"here/{info.rank}", "")
     if info.rank == 0:
-        problem = _missing(store, info, timeout) or _contradiction(store, info)
+        problem = _explain_missing_ranks(store, info, timeout) or _explain_mismatched_ranks(store, info)
         store.set("verdict", problem)
     else:
-        problem = _verdict(store, info, timeout)
+        problem = _wait_for_verdict(store, info, timeout)
     if problem:
         raise RendezvousError(problem, hint="every rank must be started exactly once")
 
 
-def _claim(store: Store, info: RankInfo, me: Mapping[str, Any]) -> int:
-    """Claim this rank's place in the world; raises RendezvousError if it is taken."""
+def _claim_rank(store: Store, info: RankInfo, me: Mapping[str, Any]) -> int:
     claims: int = store.add(f"claims/{info.rank}", 1)
     if claims > 1:
-        first = _identities(store, info.rank)[0] if store.check([f"here/{info.rank}"]) else {}
+        first = _read_identities(store, info.rank)[0] if store.check([f"here/{info.rank}"]) else {}
         problem = (
-            f"rank {info.rank} is there {claims} times: pid {first.get('pid', '?')} on "
+            f"rank {info.rank} was started {claims} times: pid {first.get('pid', '?')} on "
             f"{first.get('node', '?')} and pid {me['pid']} on {me['node']}"
         )
         store.set(f"identity/{info.rank}/{claims}", json.dumps(dict(me)))
@@ -254,7 +250,7 @@ def _claim(store: Store, info: RankInfo, me: Mapping[str, Any]) -> int:
     return claims
 
 
-def _missing(store: Store, info: RankInfo, timeout: timedelta) -> str:
+def _explain_missing_ranks(store: Store, info: RankInfo, timeout: timedelta) -> str:
     deadline = time.monotonic() + timeout.total_seconds()
     waiting = list(range(info.world_size))
     while waiting:
@@ -263,22 +259,19 @@ def _missing(store: Store, info: RankInfo, timeout: timedelta) -> str:
             return str(store.get("doubled").decode())
         if waiting and time.monotonic() > deadline:
             names = ", ".join(map(str, waiting))
-            return (
-                f"of {info.world_size} ranks, {names} did not come within "
-                f"{timeout.total_seconds():g} s"
-            )
+            return f"of {info.world_size} ranks, {names} did not connect within {timeout.total_seconds():g} s"
         time.sleep(_POLL_S if waiting else 0)
     return ""
 
 
-def _identities(store: Store, rank: int) -> list[dict[str, Any]]:
+def _read_identities(store: Store, rank: int) -> list[dict[str, Any]]:
     claims = store.add(f"claims/{rank}", 0)
     keys = [f"identity/{rank}/{claim}" for claim in range(1, claims + 1)]
     return [json.loads(store.get(key)) for key in keys if store.check([key])]
 
 
-def _contradiction(store: Store, info: RankInfo) -> str:
-    everyone = [_identities(store, rank)[0] for rank in range(info.world_size)]
+def _explain_mismatched_ranks(store: Store, info: RankInfo) -> str:
+    everyone = [_read_identities(store, rank)[0] for rank in range(info.world_size)]
     owners: dict[str, int] = {}
     for said in everyone:
         for key, ours in (("world_size", info.world_size), ("torch", torch.__version__)):
@@ -290,7 +283,7 @@ def _contradiction(store: Store, info: RankInfo) -> str:
     return ""
 
 
-def _verdict(store: Store, info: RankInfo, timeout: timedelta) -> str:
+def _wait_for_verdict(store: Store, info: RankInfo, timeout: timedelta) -> str:
     try:
         # Rank 0 needs its whole timeout to name the missing ranks, so wait a little longer.
         store.wait(["verdict"], timeout + timedelta(seconds=10))
@@ -299,42 +292,39 @@ def _verdict(store: Store, info: RankInfo, timeout: timedelta) -> str:
         raise RendezvousError(f"rank {info.rank} lost rank 0's store: {error}") from None
 
 
-def initialise(info: RankInfo, device: torch.device, store: Store, timeout: timedelta) -> None:
+def initialise_process_group(info: RankInfo, device: torch.device, store: Store, timeout: timedelta) -> None:
     """Check every rank's identity in `store`, then initialise the default process group.
 
     The store is prefixed with the restart count, so that a rank of an earlier round can never join
     this one. Raises RendezvousError.
     """
     world = PrefixStore(f"hpckit/{info.restart_count}", store)
-    check_in(world, info, identity(info, device), timeout)
+    check_all_ranks_present(world, info, build_rank_identity(info, device), timeout)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(
-        backend_of(device),
-        store=PrefixStore("group", world),
-        rank=info.rank,
-        world_size=info.world_size,
+        choose_backends(device), store=PrefixStore("group", world), rank=info.rank, world_size=info.world_size
     )
-    hold_group()
+    hold_default_group()
 
 
 _held: list[dist.ProcessGroup] = []
 
 
-def hold_group() -> None:
-    """Keep the default process group until `close`, also if the user's code destroys it."""
+def hold_default_group() -> None:
+    """Keep the default process group until the rank leaves it, even if user code destroys it."""
     if dist.is_initialized() and dist.group.WORLD is not None:
         _held.append(dist.group.WORLD)
 
 
-def close(registered: dict[str, Any]) -> None:
+def leave_process_group(registered: dict[str, Any]) -> None:
     """Leave the process group, unless the user's code has already done so, and forget the objects.
 
     A DDP model keeps its group alive after the group's destruction, by a reference cycle. What
     gloo's thread then drops while Python ends aborts the process (torch 2.13: 1 exit in 10). Hence
     the garbage collection. A model that is the last to have the group waits for gloo's thread and
-    holds Python's lock meanwhile. If that thread needs the lock to drop a tensor, both wait for
-    ever. A group that Python drops last is destroyed without the lock, hence the list.
+    holds Python's lock meanwhile. If that thread needs the lock to drop a tensor, both wait
+    forever. A group that Python drops last is destroyed without the lock, hence the list.
     """
     models = [model for model in registered.values() if isinstance(model, DistributedDataParallel)]
     _held.extend(model.process_group for model in models)

@@ -22,11 +22,15 @@ from hpckit.runtime.data.batches import Batches, BatchOptions, RunBatches
 from hpckit.runtime.rank import steps as loops
 from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.fault_injector import FaultInjector
-from hpckit.runtime.rank.live_run import LiveRun, plain_metric
-from hpckit.runtime.rank.parameters import check_state, layout_told, tell_forgotten
+from hpckit.runtime.rank.live_run import LiveRun, to_plain_metric
+from hpckit.runtime.rank.parameters import (
+    build_layout_message,
+    check_state_object,
+    warn_of_unregistered_optimizers,
+)
 from hpckit.runtime.rank.step_boundary import StepBoundary
 from hpckit.runtime.rank.step_profiler import StepProfiler
-from hpckit.runtime.rank.step_times import StepTimes, TimedBatches, measure_steps
+from hpckit.runtime.rank.step_times import StepTimes, TimedBatches, make_step_times
 from hpckit.runtime.rank.steps import StepLoop
 from hpckit.runtime.rank.trained_steps import LoneRanks, TrainedSteps
 from hpckit.runtime.stages import EarlierRun, RunStage
@@ -74,8 +78,8 @@ class Run(LiveRun):
 
     def __post_init__(self) -> None:
         self._metrics.folder, self._metrics.patience = self.attempt_folder, self.nan_patience
-        self._metrics.warn = self._warn
-        self._profiler.apart, self._profiler.tell = self.unwatched, self._tell
+        self._metrics.warn = self._warn_once
+        self._profiler.apart, self._profiler.tell = self.unwatched, self._send_to_agent
 
     def __repr__(self) -> str:
         place = f"rank {self.rank} of {self.world_size} on {self.device}"
@@ -112,7 +116,7 @@ class Run(LiveRun):
             collate=collate,
             name=name,
         )
-        return self._batches.make(dataset, options, self, self.step if self._stepping else None)
+        return self._batches.add_batches(dataset, options, self, self.step if self._stepping else None)
 
     def batches_before(self, step: int) -> Fraction:
         """Return how many batches of the size asked for all steps before this one had.
@@ -122,7 +126,7 @@ class Run(LiveRun):
         """
         if self._loop is None:
             return step * self.batch_fraction
-        return self._loop.position(step).batches
+        return self._loop.position_before(step).batches
 
     @property
     def stage(self) -> str | None:
@@ -148,59 +152,58 @@ class Run(LiveRun):
         with more than one rank, and for the model within an `AveragedModel`.
         """
         if self._loop is not None:
-            raise loops.begun_without(objects)
+            raise loops.registered_too_late_error(objects)
         for name, value in objects.items():
-            check_state(name, value, self.world_size)
+            check_state_object(name, value, self.world_size)
             if name in self.registered:
                 raise TypeError(f"run.state({name}=…) was already called with that name")
         for name, value in objects.items():
-            self._begin_weights(value, name)
+            self._load_initial_weights(value, name)
         self.registered |= objects
-        self.expect_steps()
+        self.start_hang_watch()
 
-    def steps(
-        self, total: int, *, start: int | None = None, samples_per_step: int = 0
-    ) -> Iterator[int]:
+    def steps(self, total: int, *, start: int | None = None, samples_per_step: int = 0) -> Iterator[int]:
         """Yield the numbers of the remaining steps, up to `total - 1`.
 
-        If `state()` registered something, load the newest good checkpoint first and continue from
-        there; otherwise from `start`, for code that restored state of its own. Between two steps is
-        a step boundary: state is saved there, and after a notice all ranks leave there together
-        (SystemExit is raised out of the loop). `samples_per_step`, counted over all ranks, keeps
-        `run.samples` correct, and tells the energy of a sample; by default that of the `batches()`
-        made before.
+        If `state()` registered something, load the newest good checkpoint first and continue from there;
+        otherwise from `start`, for code that restored state of its own. Between two steps is a step boundary:
+        state is saved there, and after a notice all ranks leave there together (SystemExit is raised out of
+        the loop). `samples_per_step`, counted over all ranks, keeps `run.samples` correct, and tells the
+        energy of a sample; by default that of the `batches()` made before.
 
         Raises RuntimeError on a second loop over registered state, and CheckpointError.
         """
-        self._check_steps(start)
-        loop = self._begin_loop(total, start, samples_per_step or self._batches.batch_size)
+        self._check_loop_allowed(start)
+        loop = self._begin_step_loop(total, start, samples_per_step or self._batches.total_batch_size)
         self._stepping = True
         try:
-            with loop.boundary.hearing():
+            with loop.boundary.treat_signals_as_leave_requests():
                 for step in loop.restore():
-                    self.samples = loop.position(step).samples
-                    self._leave_if(loop.cross(step, veto=self._metrics.bad_losses > 0))
-                    self._profiler.begin(step)
-                    self._times.begin(step)
-                    self._tell_step(step, total)
-                    self._injector.at(step)
+                    self.samples = loop.position_before(step).samples
+                    self._leave_if_agreed(
+                        loop.save_and_leave_as_agreed(step, veto=self._metrics.bad_losses > 0)
+                    )
+                    self._profiler.begin_due_profile(step)
+                    self._times.begin_step(step)
+                    self._report_step(step, total)
+                    self._injector.inject_due_faults(step)
                     yield step
-                    self._profiler.end(step)
-                self._times.end()
-                self._profiler.finish()
+                    self._profiler.end_due_profile(step)
+                self._times.end_last_step()
+                self._profiler.finish_profiles()
                 # Before groups of ranks are closed, whose sockets forked workers hold open.
                 self._batches.close()
-                self._tell(messages.Working(over=True))
-                self.samples = loop.position(max(total, loop.start.step)).samples
-                loop.end_steps(veto=self._vetoes_end())
+                self._send_to_agent(messages.Working(over=True))
+                self.samples = loop.position_before(max(total, loop.start.step)).samples
+                loop.end_after_all_steps(veto=self._vetoes_final_save())
         finally:
             self._batches.close()
-            self._profiler.hold()
+            self._profiler.stop_recording()
             self._stepping = False
-            self._times.forget()
-            self._tell(messages.Working(over=True))
+            self._times.forget_unreported()
+            self._send_to_agent(messages.Working(over=True))
 
-    def _check_steps(self, start: int | None) -> None:
+    def _check_loop_allowed(self, start: int | None) -> None:
         """Raise what speaks against a loop over steps; warn of what is not saved or counted."""
         # Also if the first one found nothing left to do: that was all of the restored state.
         if self.registered and self._loop is not None:
@@ -211,32 +214,32 @@ class Run(LiveRun):
         if self._farewell is not None:
             raise SystemExit(LEFT_CODE)
         if start and self.batch_fraction != 1 and self._batches.made:
-            raise loops.unknown_position(start)
+            raise loops.unknown_position_error(start)
         self.check_layout_in_use(self.registered.values())
         loops.check_weights_used(self.checkpoint.weights, self.registered)
         if self.is_main and self.step is None and start is None and not self.registered:
             # The first loop of ranks that replace earlier ones begins again.
-            self._warn(loops.nothing_saved(again=self.round > 0 or self.attempt > 1))
+            self._warn_once(loops.nothing_saved_warning(again=self.round > 0 or self.attempt > 1))
         elif self.is_main and self.step is not None and (start or 0) <= self.step:
-            self._warn(loops.REPEATED)
+            self._warn_once(loops.REPEATED)
 
-    def _begin_loop(self, total: int, start: int | None, samples_per_step: int) -> StepLoop:
-        self.expect_steps()
-        self._profiler.finish()
+    def _begin_step_loop(self, total: int, start: int | None, samples_per_step: int) -> StepLoop:
+        self.start_hang_watch()
+        self._profiler.finish_profiles()
         if self._measures_steps:
-            self._times = measure_steps(
+            self._times = make_step_times(
                 self.info,
                 self.device,
-                lambda steps: self._tell(messages.StepsTimed(steps=steps)),
+                lambda steps: self._send_to_agent(messages.StepsTimed(steps=steps)),
                 samples_per_step=samples_per_step,
             )
         registered = self.registered.values()
         if self._loop is None:
-            self._tell(layout_told(self.rank, self.layout, registered, self._pairs))
-        trained = TrainedSteps(warn=self._warn) if self.is_main else TrainedSteps()
-        trained.watch(registered)
+            self._send_to_agent(build_layout_message(self.rank, self.layout, registered, self._pairs))
+        trained = TrainedSteps(warn=self._warn_once) if self.is_main else TrainedSteps()
+        trained.watch_optimizers(registered)
         if self.is_main and self.world_size > 1 and self._made is None:
-            trained.alone = LoneRanks(registered, self._warn, lambda: self._means)
+            trained.alone = LoneRanks(registered, self._warn_once, lambda: self._means)
         first = start or 0
         self._loop = StepLoop(
             total=total,
@@ -246,33 +249,31 @@ class Run(LiveRun):
             boundary=StepBoundary(
                 info=self.info,
                 link=self._link,
-                profile=self._profiler.hear,
+                profile=self._profiler.accept_profile_request,
                 patience_s=self.notice_grace.total_seconds() / 3,
             ),
             times=self._times,
-            checkpoints=self._checkpoints() if self.registered else None,
+            checkpoints=self._open_checkpoints() if self.registered else None,
             logger=self.logger,
             grace=self.notice_grace,
             start=Position(step=first, batches=first * self.batch_fraction),
         )
-        self._batches.compare(self._loop.boundary.is_alike)
+        self._batches.check_ranks_made_same_batches(self._loop.boundary.is_same_on_all_ranks)
         return self._loop
 
-    def _leave_if(self, farewell: ExitStatement | None) -> None:
-        """Leave if the ranks agreed to, and report the reason to the agent."""
+    def _leave_if_agreed(self, farewell: ExitStatement | None) -> None:
         if farewell is None:
             return
-        self._times.end()
+        self._times.end_last_step()
         if self._metrics.bad_losses and farewell.kept is StateKept.unsaved:
-            self._warn("its state was not saved, as its last loss was not finite")
-        self._say(farewell)
-        self._profiler.leave()
+            self._warn_once("its state was not saved, as its last loss was not finite")
+        self._send_exit_statement(farewell)
+        self._profiler.drop_profiles()
         raise SystemExit(0 if farewell.reason is ExitReason.pruned else LEFT_CODE)
 
-    def _vetoes_end(self) -> bool:
-        """Whether to skip saving the last state because the last loss was not finite."""
+    def _vetoes_final_save(self) -> bool:
         if self._metrics.bad_losses and not self.nan_patience and self.registered:
-            self._warn("its last state is saved although its last loss was not finite")
+            self._warn_once("its last state is saved although its last loss was not finite")
         return self._metrics.bad_losses > 0 and self.nan_patience > 0
 
     def finish(self) -> None:
@@ -285,19 +286,18 @@ class Run(LiveRun):
             return
         farewell = ExitStatement(reason=ExitReason.returned)
         if self._loop is not None:
-            self._profiler.finish()
-            self._loop.break_off(veto=self._vetoes_end())
-            farewell = self._loop.farewell(ExitReason.returned)
+            self._profiler.finish_profiles()
+            self._loop.end_within_last_step(veto=self._vetoes_final_save())
+            farewell = self._loop.build_exit_statement(ExitReason.returned)
         elif self.registered and self._keeps_state:
-            raise loops.never_saved(self.registered)
+            raise loops.never_saved_error(self.registered)
         else:
             loops.check_weights_used(self.checkpoint.weights, self.registered)
-        if self._vetoes_end():
-            raise loops.diverged("the last loss was not finite")
-        self._say(farewell)
+        if self._vetoes_final_save():
+            raise loops.non_finite_loss_error("the last loss was not finite")
+        self._send_exit_statement(farewell)
 
-    def _checkpoints(self) -> StepCheckpoints | None:
-        """Return what saves and restores the state; None if no folder was named for it."""
+    def _open_checkpoints(self) -> StepCheckpoints | None:
         if not self._keeps_state:
             if self.is_main:
                 told = "state is not kept: attach(checkpoint_dir=...) names a folder outside hpckit"
@@ -306,29 +306,27 @@ class Run(LiveRun):
         # Imported here because runs that keep no state do not need it.
         from hpckit.runtime.rank import checkpointing  # noqa: PLC0415
 
-        checkpointer = checkpointing.open_checkpoints(
+        checkpointer = checkpointing.open_checkpointer(
             self.checkpoint_dir,
             self.checkpoint,
             epoch=self.attempt,
             seed=self.seed,
             layout=self.layout,
-            may_commit=lambda: checkpointing.owns_run(
-                self.attempt_folder, self.attempt, self.round
-            ),
+            may_commit=lambda: checkpointing.owns_run(self.attempt_folder, self.attempt, self.round),
         )
         checkpointer.tie(self._tied)
         return checkpointing.StepCheckpoints(
             checkpointer=checkpointer,
             objects=self.registered,
-            save_interval=checkpointing.SaveInterval(
-                settings=self.checkpoint, known=self.save_cost
-            ),
+            save_interval=checkpointing.SaveInterval(settings=self.checkpoint, known=self.save_cost),
             logger=self.logger,
             patience=timedelta(seconds=self.checkpoint.patience_s),
-            weights=self._first_weights(),
-            tell=self._tell if self.is_main else lambda _message: None,
-            warn=self._warn if self.is_main else lambda _text: None,
-            at_save=tell_forgotten(self.registered, self._warn) if self.is_main else iter(()),
+            weights=self._make_weights_loader_once(),
+            tell=self._send_to_agent if self.is_main else lambda _message: None,
+            warn=self._warn_once if self.is_main else lambda _text: None,
+            at_save=warn_of_unregistered_optimizers(self.registered, self._warn_once)
+            if self.is_main
+            else iter(()),
         )
 
     @contextmanager
@@ -337,12 +335,12 @@ class Run(LiveRun):
 
         Without this, a silence much longer than the run's steps counts as a hang.
         """
-        self._tell(messages.Watched(on=False))
+        self._send_to_agent(messages.Watched(on=False))
         try:
-            with self._times.leaving_out():
+            with self._times.leave_time_out():
                 yield
         finally:
-            self._tell(messages.Watched(on=True))
+            self._send_to_agent(messages.Watched(on=True))
 
     def timed(self, name: str) -> AbstractContextManager[None]:
         """Measure how much of the steps a part of them takes: `with run.timed("data"):`.
@@ -352,7 +350,7 @@ class Run(LiveRun):
 
         Raises UsageError for a name that is empty or longer than 40 characters.
         """
-        return self._times.timed(name)
+        return self._times.measure_phase(name)
 
     def timed_batches(self, loader: Iterable[T]) -> TimedBatches[T]:
         """Return the same batches, each waited for within `run.timed("data")`.
@@ -365,25 +363,24 @@ class Run(LiveRun):
     def log(self, *, step: int | None = None, **metrics: Any) -> None:
         """Record metrics: numbers, strings or one-element tensors. Only rank 0 writes them.
 
-        `step` defaults to the current step of `steps()`. The last value under a name is the run's
-        result under that name. A metric named `loss` is watched: while it is not finite, no
-        checkpoint is saved, and after `recovery.nan_patience` such values in a row
-        NonFiniteLossError is raised. Rows that cannot be written to disk are dropped, and a warning
-        reports them.
+        `step` defaults to the current step of `steps()`. The last value under a name is the run's result
+        under that name. A metric named `loss` is watched: while it is not finite, no checkpoint is saved, and
+        after `recovery.nan_patience` such values in a row NonFiniteLossError is raised. Rows that cannot be
+        written to disk are dropped, and a warning reports them.
         """
         if not self._stepping:
-            self._show_life(over=self._loop is not None)
+            self._send_heartbeat(over=self._loop is not None)
         if self._loop is not None:
             self._loop.trained.worked = True
         if not self.is_main:
             return
         if self._injector.poisoned and "loss" in metrics:
             metrics["loss"] = math.nan
-        at = self.step if step is None else plain_metric("step", step)
-        values = {name: plain_metric(name, value) for name, value in metrics.items()}
+        at = self.step if step is None else to_plain_metric("step", step)
+        values = {name: to_plain_metric(name, value) for name, value in metrics.items()}
         mine = {} if self.step in {None, at} else {RUN_STEP: self.step}
-        self._metrics.write({"step": at, "round": self.round, **mine}, values)
-        if (report := self._metrics.report(at, values)) is not None:
-            self._tell(report)
+        self._metrics.append_metrics_row({"step": at, "round": self.round, **mine}, values)
+        if (report := self._metrics.choose_metrics_to_report(at, values)) is not None:
+            self._send_to_agent(report)
         if "loss" in values:
-            self._metrics.judge_loss(values["loss"], self.step)
+            self._metrics.refuse_non_finite_losses(values["loss"], self.step)

@@ -24,7 +24,7 @@ from hpckit.model import messages
 from hpckit.model.failure import ToldBy
 from hpckit.model.rank import RankInfo
 from hpckit.runtime.channel.rank_pipe import AgentLink
-from hpckit.runtime.cpu_group import make_cpu_group
+from hpckit.runtime.cpu_group import make_gloo_group_of_all_ranks
 from hpckit.runtime.signals import RANK_NOTICES
 from hpckit.values import dataclass, field
 
@@ -65,20 +65,20 @@ class StepBoundary:
     _seen_step: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        if self._together:
-            self._group = make_cpu_group()
+        if self._has_other_ranks:
+            self._group = make_gloo_group_of_all_ranks()
 
     @property
-    def noticed(self) -> bool:
+    def was_asked_to_leave(self) -> bool:
         """Whether this rank was asked to leave; `told_by` says by whom."""
         return self.told_by is not None
 
     @property
-    def _together(self) -> bool:
+    def _has_other_ranks(self) -> bool:
         return self.info.world_size > 1 and dist.is_initialized()
 
     @contextmanager
-    def hearing(self) -> Iterator[None]:
+    def treat_signals_as_leave_requests(self) -> Iterator[None]:
         """Treat signals as notices while the step loop runs, unless the user's code handles them.
 
         Slurm sends SIGTERM to whole process trees (proctrack/linuxproc): without a handler, a rank
@@ -89,26 +89,20 @@ class StepBoundary:
             return
         ours = [number for number in RANK_NOTICES if signal.getsignal(number) is signal.SIG_DFL]
         for number in ours:
-            signal.signal(number, self._on_signal)
+            signal.signal(number, self._remember_leave_signal)
         try:
             yield
         finally:
             # A rank that is leaving must not die of the same notice, which Slurm sends twice.
-            for number in ours if not self.noticed else ():
+            for number in ours if not self.was_asked_to_leave else ():
                 signal.signal(number, signal.SIG_DFL)
 
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+    def _remember_leave_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.told_by is None:
             self.told_by, self.signal = ToldBy.signal, signal.Signals(number).name
 
-    def agree(
-        self,
-        step: int,
-        *,
-        save: bool,
-        veto: bool = False,
-        waits: bool = False,
-        within: int | None = None,
+    def agree_on_actions_before_step(
+        self, step: int, *, save: bool, veto: bool = False, waits: bool = False, within: int | None = None
     ) -> Agreement:
         """Return what all ranks do before this step; `save` is whether this rank wants to save.
 
@@ -117,16 +111,16 @@ class StepBoundary:
         and leave without saving when their patience ends. `within` is the number of steps after
         which to agree again at the latest; it is the same on all ranks.
         """
-        self._poll()
-        if not self._together:
-            leaves = self.noticed and (not waits or self._impatient())
+        self._read_messages()
+        if not self._has_other_ranks:
+            leaves = self.was_asked_to_leave and (not waits or self._is_patience_over())
             wanted = (save or leaves) and not (veto or waits)
             return Agreement(save=wanted, leave=leaves, prune=self.pruned)
         if self._next is not None and step < self._next:
             return Agreement()
-        ours = [self.noticed, save, veto, self.pruned, self._distance(step)]
-        ours += [waits, waits and self.noticed and self._impatient()]
-        leave, asked, vetoed, pruned, distance, *waiting = self._most(step, ours, over=False)
+        ours = [self.was_asked_to_leave, save, veto, self.pruned, self._steps_until_agreement(step)]
+        ours += [waits, waits and self.was_asked_to_leave and self._is_patience_over()]
+        leave, asked, vetoed, pruned, distance, *waiting = self._gather_highest_votes(step, ours, over=False)
         if waiting == [1, 0] and (leave or asked):
             self._next = step + 1
             return Agreement(prune=bool(pruned))
@@ -135,29 +129,29 @@ class StepBoundary:
         if leave and self.told_by is None:
             self.told_by = ToldBy.peer
         useless = bool(vetoed or waiting[0])
-        return Agreement(
-            save=bool(asked or leave) and not useless, leave=bool(leave), prune=bool(pruned)
-        )
+        return Agreement(save=bool(asked or leave) and not useless, leave=bool(leave), prune=bool(pruned))
 
     def agree_to_end(self, step: int, *, veto: bool, waits: bool = False) -> tuple[bool, bool]:
         """Agree that the loop ends before this step; return if any has a `veto`, and if any waits.
 
         Raises UsageError if the loop has not ended on all ranks.
         """
-        if not self._together:
+        if not self._has_other_ranks:
             return veto, waits
-        _, _, vetoed, *_, waiting, _ = self._most(step, [0, 0, veto, 0, 0, waits, 0], over=True)
+        _, _, vetoed, *_, waiting, _ = self._gather_highest_votes(
+            step, [0, 0, veto, 0, 0, waits, 0], over=True
+        )
         return bool(vetoed), bool(waiting)
 
-    def is_alike(self, number: int) -> bool:
+    def is_same_on_all_ranks(self, number: int) -> bool:
         """Return whether all ranks have the same number; collective."""
-        if not self._together:
+        if not self._has_other_ranks:
             return True
         both = torch.tensor([number, -number], dtype=torch.int64)
         dist.all_reduce(both, op=dist.ReduceOp.MAX, group=self._group)
         return bool(both[0] == -both[1])
 
-    def _most(self, step: int, ours: list[int | bool], *, over: bool) -> list[int]:
+    def _gather_highest_votes(self, step: int, ours: list[int | bool], *, over: bool) -> list[int]:
         """Return the maximum of each vote over all ranks, if the loop is over for all or for none.
 
         Raises UsageError on all ranks otherwise.
@@ -174,13 +168,12 @@ class StepBoundary:
             )
         return most
 
-    def _impatient(self) -> bool:
-        """Return whether a notice came too long ago to wait any longer."""
+    def _is_patience_over(self) -> bool:
         now = time.monotonic()
         self._noticed_at = now if self._noticed_at is None else self._noticed_at
         return now - self._noticed_at > self.patience_s
 
-    def _poll(self) -> None:
+    def _read_messages(self) -> None:
         while self.link is not None and (message := self.link.poll()) is not None:
             if isinstance(message, messages.Notice):
                 self.told_by = self.told_by or ToldBy.supervisor
@@ -189,8 +182,7 @@ class StepBoundary:
             elif isinstance(message, messages.StartProfile) and self.profile is not None:
                 self.profile(message)
 
-    def _distance(self, step: int) -> int:
-        """Return in how many steps to agree again, from this rank's own speed; 1 at first."""
+    def _steps_until_agreement(self, step: int) -> int:
         now, passed = time.monotonic(), step - self._seen_step
         took = now - self._seen_at
         first = self._next is None

@@ -41,10 +41,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class OwnWaits:
     """What the thread that makes it has waited for on its own since then, in `seconds`.
 
-    It slept, read files, asked a server. A rank that waits in a collective of gloo sleeps in a
-    futex, as it does for a lock; in any other system call it waits for something of its own. Linux
-    says which one a thread sleeps in; a sample of it costs some 10 microseconds. Where it is not
-    said, nothing is counted.
+    It slept, read files, asked a server. A rank that waits in a collective of gloo sleeps in a futex, as it
+    does for a lock; in any other system call it waits for something of its own. Linux says which one a thread
+    sleeps in; a sample of it costs some 10 microseconds. Where it is not said, nothing is counted.
     """
 
     seconds: float = 0.0
@@ -58,15 +57,16 @@ class OwnWaits:
             path = f"/proc/self/task/{threading.get_native_id()}/syscall"
             file = os.open(path, os.O_RDONLY)
             words = (self, file, futex, self._over)
-            threading.Thread(target=_watch, args=words, name="own-waits", daemon=True).start()
+            threading.Thread(
+                target=_count_waits_besides_futex, args=words, name="own-waits", daemon=True
+            ).start()
 
-    def stop(self) -> None:
+    def stop_counting(self) -> None:
         """Count no longer."""
         self._over.set()
 
 
-def _watch(waits: OwnWaits, file: int, futex: int, over: threading.Event) -> None:
-    """Sample until told to stop, or the thread has ended."""
+def _count_waits_besides_futex(waits: OwnWaits, file: int, futex: int, over: threading.Event) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     with suppress(OSError):
         before, turn = time.perf_counter(), 0
@@ -94,17 +94,17 @@ class ThreadWork:
 
     def __del__(self) -> None:
         if self._waits is not None:
-            self._waits.stop()
+            self._waits.stop_counting()
         if self._schedule is not None:
             with suppress(OSError):
                 os.close(self._schedule)
 
-    def seconds(self) -> float:
+    def own_work_seconds(self) -> float:
         """Return the seconds in which this thread ran, or was kept from it but by other ranks."""
         waited_s = 0.0 if self._waits is None else self._waits.seconds
-        return time.thread_time() + self._delayed_s() + waited_s
+        return time.thread_time() + self._seconds_waiting_for_cpu() + waited_s
 
-    def _delayed_s(self) -> float:
+    def _seconds_waiting_for_cpu(self) -> float:
         if self._schedule is None:
             return 0.0
         try:
@@ -160,38 +160,38 @@ class StepTimes:
     _full: bool = field(default=False, init=False)
     _missed_once: bool = field(default=False, init=False)
 
-    def begin(self, step: int) -> None:
+    def begin_step(self, step: int) -> None:
         """Note that a step begins, and that the one before has ended."""
         if self.send is None:
             return
         if not self._begun:
             self._begun, self._thread = True, threading.get_ident()
         elif self._sums is None:
-            self._restart(step)
+            self._restart_sums(step)
         else:
             self._sums.steps += 1
             if self.clock() - self._sums.begun_at >= REPORT_S:
-                self._report()
-                self._restart(step)
+                self._send_report()
+                self._restart_sums(step)
 
-    def end(self) -> None:
+    def end_last_step(self) -> None:
         """Note that the last step has ended, and report what has not been reported."""
         if self._sums is not None:
             self._sums.steps += 1
-            self._report()
-        self.forget()
+            self._send_report()
+        self.forget_unreported()
 
-    def forget(self) -> None:
+    def forget_unreported(self) -> None:
         """Forget what has not been reported: a loop was left within a step, or a new one begins."""
         self._sums, self._begun = None, False
 
-    def _restart(self, step: int) -> None:
-        self._sums = _Sums(first_step=step, begun_at=self.clock(), own_at=self._own())
+    def _restart_sums(self, step: int) -> None:
+        self._sums = _Sums(first_step=step, begun_at=self.clock(), own_at=self._measure_own_work())
 
-    def _own(self) -> float | None:
+    def _measure_own_work(self) -> float | None:
         return None if self.own is None else self.own()
 
-    def _report(self) -> None:
+    def _send_report(self) -> None:
         sums = self._sums
         if sums is None or self.send is None:
             return
@@ -199,7 +199,7 @@ class StepTimes:
         if seconds <= 0:
             return
         checkpoint_s = sums.apart_s[_Apart.checkpoint]
-        own_s = self._own_s(sums, most_s=max(seconds - checkpoint_s, 0.0))
+        own_s = self._own_work_s(sums, most_s=max(seconds - checkpoint_s, 0.0))
         report = RankSteps(
             rank=self.rank,
             gpu=self.gpu,
@@ -215,38 +215,38 @@ class StepTimes:
         )
         self.send(report)
 
-    def _own_s(self, sums: _Sums, *, most_s: float) -> float | None:
+    def _own_work_s(self, sums: _Sums, *, most_s: float) -> float | None:
         """Return the own work of the report under way; waiting for data counts as own."""
         if self.alone:
             return most_s
-        now = self._own()
+        now = self._measure_own_work()
         if now is None or sums.own_at is None:
             return None
         computing_s = max(now - sums.own_at - sums.apart_own_s, 0.0)
         return min(computing_s + sums.apart_s[_Apart.data], most_s)
 
-    def timed(self, name: str) -> PhaseMeasurement:
+    def measure_phase(self, name: str) -> PhaseMeasurement:
         """Count what is done within as this phase; `data` is waiting for data.
 
-        Of more than 16 different names only the first 16 are counted, and a warning says so; so
-        does one if the phase is never entered, as its `with` is missing. Raises UsageError for a
-        name that is none.
+        Of more than 16 different names only the first 16 are counted, and a warning says so; so does one if
+        the phase is never entered, as its `with` is missing. Raises UsageError for a name that is none.
         """
         if name == DATA_PHASE:
-            return PhaseMeasurement(partial(self._apart, _Apart.data), partial(self._missed, name))
-        self._check(name)
-        return PhaseMeasurement(partial(self._phase, name), partial(self._missed, name))
+            return PhaseMeasurement(
+                partial(self._count_time_as, _Apart.data), partial(self._warn_unused_phase, name)
+            )
+        self._check_phase_name(name)
+        return PhaseMeasurement(partial(self._count_phase, name), partial(self._warn_unused_phase, name))
 
-    def _missed(self, name: str) -> None:
+    def _warn_unused_phase(self, name: str) -> None:
         if not self._missed_once:
             self._missed_once = True
             self.warn(
-                f"run.timed({name!r}) measures nothing without `with`: "
-                f"write `with run.timed({name!r}):`"
+                f"run.timed({name!r}) measures nothing without `with`: write `with run.timed({name!r}):`"
             )
 
     @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
+    def _count_phase(self, name: str) -> Iterator[None]:
         began = self.clock()
         try:
             yield
@@ -255,25 +255,25 @@ class StepTimes:
                 took = min(self.clock() - began, self.clock() - self._sums.begun_at)
                 self._sums.phases[name] = self._sums.phases.get(name, 0.0) + took
 
-    def saving(self) -> AbstractContextManager[None]:
+    def count_as_saving(self) -> AbstractContextManager[None]:
         """Count what is done within as standing still for a save."""
-        return self._apart(_Apart.checkpoint)
+        return self._count_time_as(_Apart.checkpoint)
 
-    def meeting(self) -> AbstractContextManager[None]:
+    def count_as_waiting(self) -> AbstractContextManager[None]:
         """Count what is done within as waiting for the other ranks at a boundary."""
-        return self._apart(_Apart.boundary)
+        return self._count_time_as(_Apart.boundary)
 
-    def leaving_out(self) -> AbstractContextManager[None]:
+    def leave_time_out(self) -> AbstractContextManager[None]:
         """Count what is done within as no part of a step, such as an evaluation."""
-        return self._apart(_Apart.left_out)
+        return self._count_time_as(_Apart.left_out)
 
     @contextmanager
-    def _apart(self, kind: _Apart) -> Iterator[None]:
+    def _count_time_as(self, kind: _Apart) -> Iterator[None]:
         """Count time as this kind. Within another kind, or in another thread, it is not counted."""
         if self._sums is None or self._inside or threading.get_ident() != self._thread:
             yield
             return
-        began, own_began = self.clock(), self._own()
+        began, own_began = self.clock(), self._measure_own_work()
         self._inside = True
         try:
             yield
@@ -281,17 +281,16 @@ class StepTimes:
             self._inside = False
             if self._sums is not None:
                 self._sums.apart_s[kind] += self.clock() - began
-                own = self._own()
+                own = self._measure_own_work()
                 if own is not None and own_began is not None:
                     self._sums.apart_own_s += own - own_began
 
-    def _check(self, name: str) -> None:
+    def _check_phase_name(self, name: str) -> None:
         if name in self._names:
             return
         if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME:
             raise UsageError(
-                f"run.timed({name!r}): the name of a phase is a text of 1 to {_LONGEST_NAME} "
-                "characters",
+                f"run.timed({name!r}): the name of a phase must be a text of 1 to {_LONGEST_NAME} characters",
                 hint='write `with run.timed("forward"):`',
             )
         if len(self._names) < _MOST_PHASES:
@@ -346,7 +345,7 @@ class TimedBatches(Generic[Batch]):
     def __post_init__(self) -> None:
         if not hasattr(self.batches, "__iter__") and not hasattr(self.batches, "__getitem__"):
             raise UsageError(
-                f"run.timed_batches({self.batches!r}): this is nothing to loop over",
+                f"run.timed_batches({self.batches!r}): this cannot be looped over",
                 hint="pass the loader itself: `for batch in run.timed_batches(loader):`",
             )
 
@@ -365,12 +364,8 @@ class TimedBatches(Generic[Batch]):
         return len(self.batches)  # type: ignore[arg-type]  # raises TypeError as the iterable does
 
 
-def measure_steps(
-    info: RankInfo,
-    device: torch.device,
-    send: Callable[[RankSteps], None],
-    *,
-    samples_per_step: int,
+def make_step_times(
+    info: RankInfo, device: torch.device, send: Callable[[RankSteps], None], *, samples_per_step: int
 ) -> StepTimes:
     """Return what measures the steps of a rank on this device, in the thread of its loop."""
     on_cpu, alone = device.type == "cpu", info.world_size == 1
@@ -380,6 +375,6 @@ def measure_steps(
         send=send,
         gpu=f"GPU-{torch.cuda.get_device_properties(device).uuid}" if on_gpu else None,
         alone=alone,
-        own=ThreadWork(alone=alone).seconds if on_cpu else None,
+        own=ThreadWork(alone=alone).own_work_seconds if on_cpu else None,
         samples_per_step=samples_per_step,
     )

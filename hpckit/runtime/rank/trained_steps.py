@@ -20,9 +20,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
+from hpckit.model.counted import format_count
 from hpckit.runtime.cpu_group import OWN
-from hpckit.runtime.rank.parameters import each_parameter
-from hpckit.runtime.tensor_parts import local_part
+from hpckit.runtime.rank.parameters import list_unique_parameters
+from hpckit.runtime.tensor_parts import local_shard_of_tensor
 from hpckit.values import dataclass, field
 
 _IDLE_S, _WAITING_S = 60.0, 900.0
@@ -51,7 +52,7 @@ class OptimizerWatch:
     """What one optimizer did in a step: whether it got gradients, and used them.
 
     Gradients that come after a use belong to the next one, unless they are zeroed before: those of
-    a discriminator from the loss of its generator. Which of both, the step after shows.
+    a discriminator from the loss of its generator. The next step shows which it is.
     """
 
     got: bool = False
@@ -66,9 +67,9 @@ class OptimizerWatch:
     _drops: bool = False
     """Whether what was left after a use has been zeroed."""
 
-    def follow(self, optimizer: Optimizer) -> None:
+    def hook_optimizer(self, optimizer: Optimizer) -> None:
         """Hear of its steps, and of gradients of some of its parameters."""
-        optimizer.register_step_post_hook(self._note_use)
+        optimizer.register_step_post_hook(self._note_optimizer_step)
         learning = [
             one
             for group in optimizer.param_groups
@@ -78,17 +79,17 @@ class OptimizerWatch:
         for parameter in learning[:: max(len(learning) // _WATCHED, 1)]:
             parameter.register_post_accumulate_grad_hook(self._note_gradient)
 
-    def _note_use(self, *_: Any) -> None:
+    def _note_optimizer_step(self, *_: Any) -> None:
         if self._mark is not None:
             self._drops, self._mark = self._mark.tensor() is None, None
         self.used, self._left = True, None
 
     def _note_gradient(self, parameter: Tensor) -> None:
         if self._mark is not None:
-            self._drops, self._mark = self._mark.is_dropped(parameter), None
+            self._drops, self._mark = self._mark.was_zeroed(parameter), None
         self.got, self._left = True, parameter
 
-    def end_step(self) -> bool:
+    def end_step_and_return_activity(self) -> bool:
         """Return whether it did anything in this step; begin the next one."""
         worked = self.got or self.used
         if self._left is None or (self.used and self._drops):
@@ -97,12 +98,12 @@ class OptimizerWatch:
             self.since = self.since if self.steps else time.monotonic()
             self.steps += 1
         if self.used and self._left is not None:
-            self._mark = _Gradient.of(self._left)
+            self._mark = _Gradient.from_parameter(self._left)
         self.got = self.used = False
         return worked
 
     @property
-    def waits(self) -> bool:
+    def has_waiting_gradients(self) -> bool:
         """Whether it has gradients that it will soon use."""
         return 0 < self.steps <= _MOST_STEPS and time.monotonic() - self.since < _WAITING_S
 
@@ -116,25 +117,24 @@ class _Gradient:
     version: int
 
     @classmethod
-    def of(cls, parameter: Tensor) -> _Gradient | None:
+    def from_parameter(cls, parameter: Tensor) -> _Gradient | None:
         """Return that of a parameter; None without one."""
         gradient = parameter.grad
         if gradient is None:
             return None
-        return cls(parameter=parameter, tensor=weakref.ref(gradient), version=_version(gradient))
+        return cls(parameter=parameter, tensor=weakref.ref(gradient), version=_gradient_version(gradient))
 
-    def is_dropped(self, added: Tensor) -> bool:
+    def was_zeroed(self, added: Tensor) -> bool:
         """Return whether it was zeroed before a parameter got its next gradient."""
         gradient = self.tensor()
         if gradient is None:
             return True
         in_place = added is self.parameter and added.grad is gradient
-        return _version(gradient) != self.version + in_place
+        return _gradient_version(gradient) != self.version + in_place
 
 
-def _version(gradient: Tensor) -> int:
-    """Return a number that changes with each change in place."""
-    return local_part(gradient)._version  # noqa: SLF001  # in torch's documentation
+def _gradient_version(gradient: Tensor) -> int:
+    return local_shard_of_tensor(gradient)._version  # noqa: SLF001  # in torch's documentation
 
 
 @dataclass(slots=True)
@@ -151,31 +151,29 @@ class LoneRanks:
     _before: int = field(default=0, init=False)
     _versions: list[int] = field(default_factory=list, init=False)
 
-    def begin_step(self) -> None:
+    def remember_state_before_step(self) -> None:
         """Note what was before a step."""
         if self.warn is not None:
-            self._versions = self._versions if self._steps else self._seen()
-            self._steps, self._before = self._steps + 1, self._count()
+            self._versions = self._versions if self._steps else self._read_weight_versions()
+            self._steps, self._before = self._steps + 1, self._count_user_collectives()
 
-    def end_step(self, *, last: bool = False) -> None:
+    def warn_if_ranks_train_alone(self, *, last: bool = False) -> None:
         """Judge what came since; warn if it is the `last` step, or there have been enough."""
         if self.warn is None or not self._steps:
             return
-        if self._count() != self._before or not _OTHER_WAYS.isdisjoint(sys.modules):
+        if self._count_user_collectives() != self._before or not _OTHER_WAYS.isdisjoint(sys.modules):
             self.warn = None
         elif last or self._steps >= _LEAST_STEPS:
-            if self._seen() != self._versions:
+            if self._read_weight_versions() != self._versions:
                 self.warn(_ALONE.format(steps=self._steps))
             self.warn = None
 
-    def _seen(self) -> list[int]:
-        """Return numbers that change with the weights that learn and are not shared by ranks."""
-        learn = [found for found in each_parameter(self.registered) if found.requires_grad]
+    def _read_weight_versions(self) -> list[int]:
+        learn = [found for found in list_unique_parameters(self.registered) if found.requires_grad]
         alone = [found for found in learn if not (found.is_cpu and found.is_shared())]  # type: ignore[no-untyped-call]
-        return [local_part(found)._version for found in alone]  # noqa: SLF001  # documented
+        return [local_shard_of_tensor(found)._version for found in alone]  # noqa: SLF001  # documented
 
-    def _count(self) -> int:
-        """Return how many collectives torch has counted in the user's groups."""
+    def _count_user_collectives(self) -> int:
         try:
             backends: set[Any] = {
                 group._get_backend(kind)  # noqa: SLF001
@@ -217,40 +215,46 @@ class TrainedSteps:
     _warned: bool = field(default=False, init=False)
     """Whether it has warned of gradients that wait at each boundary."""
 
-    def watch(self, objects: Iterable[Any]) -> None:
+    def watch_optimizers(self, objects: Iterable[Any]) -> None:
         """Follow the optimizers among these objects."""
         for value in objects:
             if isinstance(value, Optimizer):
                 self._optimizers.append(OptimizerWatch())
-                self._optimizers[-1].follow(value)
+                self._optimizers[-1].hook_optimizer(value)
 
-    def begin_step(self) -> None:
+    def record_step_taken(self) -> None:
         """Note that the loop takes a step now."""
-        self.alone.begin_step()
+        self.alone.remember_state_before_step()
         self._taken_at = time.monotonic()
 
-    def end_step(self, step: int) -> None:
+    def update_trained_steps(self, step: int) -> None:
         """Judge the boundary at which the loop asks for another step than this one, which it took.
 
         A step that is not worked on for a while counts as done if the loop itself has its number.
         """
-        self.alone.end_step()
+        self.alone.warn_if_ranks_train_alone()
         if self._taken_at is None or not self._optimizers:
             return
         now = time.monotonic()
-        worked = any([optimizer.end_step() for optimizer in self._optimizers]) or self.worked  # noqa: C419  # of each
+        # A list: the step of each optimizer ends, also after the first that worked.
+        each = [optimizer.end_step_and_return_activity() for optimizer in self._optimizers]
+        worked = any(each) or self.worked
         self.worked = False
-        waits = any(optimizer.waits for optimizer in self._optimizers)
-        waiting_long = (one for one in self._optimizers if one.steps > 0 and not one.waits)
+        waits = any(optimizer.has_waiting_gradients for optimizer in self._optimizers)
+        waiting_long = (
+            optimizer
+            for optimizer in self._optimizers
+            if optimizer.steps > 0 and not optimizer.has_waiting_gradients
+        )
         if not self._warned and any(waiting_long):
             self._warned = True
             self.warn(
-                "gradients have waited for their optimizer at the end of each step for long: state "
+                "for a long time, gradients were still unused at the end of each step: state "
                 "is saved without them, and a restart loses them; end a step after optimizer.step()"
             )
-        in_hand = worked or _is_in_hand(step)
+        in_hand = worked or _is_step_in_a_variable(step)
         if worked or (in_hand and now - self._taken_at >= _SHORT_S):
-            ahead = not self._judge_lead()
+            ahead = not self._learn_prefetch_lead()
             self._idle, self._worked_at = 0, now
         else:
             self._idle += 1
@@ -259,8 +263,7 @@ class TrainedSteps:
             ahead = now - self._worked_at < _IDLE_S and self._idle <= _MOST_AHEAD
         self.open = waits or ahead
 
-    def _judge_lead(self) -> bool:
-        """Return whether the lead is known at a boundary after work."""
+    def _learn_prefetch_lead(self) -> bool:
         if self._knows_lead:
             return True
         if self._first_idle is None:
@@ -269,14 +272,15 @@ class TrainedSteps:
             self._knows_lead = not 0 < self._idle <= most
             return self._knows_lead
         self._knows_lead, self.lead = True, self._first_idle
+        lead = format_count(self.lead, "step")
         self.warn(
-            f"the loop over run.steps takes {self.lead} more before it trains one, as a prefetcher "
-            f"does: a step counts as done {self.lead} later, once it is trained"
+            f"the loop over run.steps runs {lead} ahead of training, as a prefetcher "
+            f"does: a step counts as done {lead} later, once it is trained"
         )
         return True
 
 
-def _is_in_hand(step: int) -> bool:
+def _is_step_in_a_variable(step: int) -> bool:
     """Return whether the code that loops has this number in a variable.
 
     Generators between it and `run.steps` do not count: they may keep what they take.

@@ -23,7 +23,7 @@ _MOST = 1000
 """Maximum number of functions searched for a step loop."""
 
 
-def load_function(text: str) -> Callable[..., Any]:
+def load_user_function(text: str) -> Callable[..., Any]:
     """Import `module:function`; raises ConfigError if it does not exist or cannot run.
 
     Errors raised by the import of the user's module pass through unchanged.
@@ -34,18 +34,16 @@ def load_function(text: str) -> Callable[..., Any]:
     if not callable(function):
         names = [key for key, value in vars(module).items() if callable(value)]
         raise ConfigError(
-            f"entry_point {text!r}: module {module_name} ({module.__file__}) has no function "
-            f"{name!r}",
+            f"entry_point {text!r}: module {module_name} ({module.__file__}) has no function {name!r}",
             hint=f"it has {', '.join(names[:12]) or 'none'}",
         )
     if any(kind(function) for kind in _LAZY):
-        raise _not_run(function)
-    _check_parameters(function)
+        raise _not_plain_function_error(function)
+    _check_accepts_config_and_run(function)
     return function  # type: ignore[no-any-return]  # callable, as just checked
 
 
-def _check_parameters(function: Callable[..., Any]) -> None:
-    """Raise ConfigError if the function cannot take the arguments it is called with."""
+def _check_accepts_config_and_run(function: Callable[..., Any]) -> None:
     try:
         parameters = inspect.signature(function)
     except (TypeError, ValueError):
@@ -55,20 +53,19 @@ def _check_parameters(function: Callable[..., Any]) -> None:
     except TypeError as error:
         name = getattr(function, "__qualname__", repr(function))
         raise ConfigError(
-            f"entry_point {name}{parameters} cannot be called with a configuration and a run: "
-            f"{error}",
+            f"entry_point {name}{parameters} cannot be called with a configuration and a run: {error}",
             hint=f"let it take both: def {name}(config, run)",
         ) from None
 
 
-def call(function: Callable[..., Any], run: Run) -> None:
+def call_user_function(function: Callable[..., Any], run: Run) -> None:
     """Call the user's function; raises ConfigError if the call ran none of its lines."""
     result = function(run.config, run)
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-        raise _not_run(function)
+        raise _not_plain_function_error(function)
 
 
-def _not_run(function: Callable[..., Any]) -> ConfigError:
+def _not_plain_function_error(function: Callable[..., Any]) -> ConfigError:
     name = getattr(function, "__qualname__", repr(function))
     return ConfigError(
         f"entry_point {name} is a coroutine or generator function: calling it runs none of it",
@@ -76,7 +73,7 @@ def _not_run(function: Callable[..., Any]) -> ConfigError:
     )
 
 
-def calls(function: Callable[..., Any], method: str, code: Path) -> bool:
+def calls_method(function: Callable[..., Any], method: str, code: Path) -> bool:
     """Return whether a function, or what it uses from below this folder, calls `….METHOD(…)`.
 
     Looks only at names and runs nothing; False if the call is well hidden.
@@ -87,15 +84,15 @@ def calls(function: Callable[..., Any], method: str, code: Path) -> bool:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        for plain in _functions(one):
-            names = set(_names(plain.__code__))
+        for plain in _list_functions(one):
+            names = set(_list_used_names(plain.__code__))
             if method in names:
                 return True
-            waiting += _named(plain.__globals__, names, code)
+            waiting += _find_user_objects_by_name(plain.__globals__, names, code)
     return False
 
 
-def _functions(one: Any) -> Iterator[Any]:
+def _list_functions(one: Any) -> Iterator[Any]:
     while isinstance(one, partial):
         one = one.func
     one = inspect.unwrap(one)
@@ -108,15 +105,14 @@ def _functions(one: Any) -> Iterator[Any]:
         yield from filter(inspect.isfunction, vars(kind).values())
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def _list_used_names(code: CodeType) -> Iterator[str]:
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            yield from _names(inner)
+            yield from _list_used_names(inner)
 
 
-def _named(globals_: dict[str, Any], names: set[str], code: Path) -> Iterator[Any]:
-    """Yield the functions and classes below the folder that have one of these names."""
+def _find_user_objects_by_name(globals_: dict[str, Any], names: set[str], code: Path) -> Iterator[Any]:
     found = [globals_[name] for name in names if name in globals_]
     modules = [held for held in found if isinstance(held, ModuleType)]
     found += [vars(module)[name] for module in modules for name in names if name in vars(module)]

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 INSTALL = "pip install '.[optuna]' in hpckit's checkout"
 
 
-def ask_study(launch: Launch, index: int) -> None:
+def assign_study_values(launch: Launch, index: int) -> None:
     """Give a run its values; raises RunError and OSError."""
-    _study(launch).assign_values(launch, index)
+    _import_study(launch).assign_values(launch, index)
 
 
-def tell_study(launch: Launch, index: int) -> str:
+def report_run_end(launch: Launch, index: int) -> str:
     """Report to the study how a run has ended, if it has; return what the user should know.
 
     Nothing is lost if that fails: the next run that asks for values reports it.
     """
     try:
-        warning: str = _study(launch).report_end(launch, index)
+        warning: str = _import_study(launch).report_end(launch, index)
     except (HpckitError, OSError) as error:
-        return f"the study does not know yet how the run ended: {error}"
+        return f"the end of the run could not be reported to the study yet: {error}"
     return warning
 
 
@@ -39,16 +39,16 @@ def open_trial(launch: Launch, index: int) -> tuple[optuna.Trial, set[int]]:
 
     Raises RunError and OSError.
     """
-    trial: tuple[optuna.Trial, set[int]] = _study(launch).load_trial(launch, index)
+    trial: tuple[optuna.Trial, set[int]] = _import_study(launch).load_trial(launch, index)
     return trial
 
 
-def _study(launch: Launch) -> ModuleType:
+def _import_study(launch: Launch) -> ModuleType:
     try:
         from hpckit.runtime.study import study  # noqa: PLC0415  # slow, and optional
     except ModuleNotFoundError as error:
         raise RunError(
-            f"sweep.sampler=optuna, and the Python of the nodes ({launch.python}) has no "
+            f"sweep.sampler=optuna needs a package that the nodes' Python ({launch.python}) lacks: "
             f"{error.name}",
             hint=f"install it there: {INSTALL}",
         ) from error

@@ -28,11 +28,11 @@ from hpckit.errors import RunError
 from hpckit.model.run import PRUNED, RunRecord
 from hpckit.model.search import Axis, AxisKind, Pruner, Search, Trial
 from hpckit.model.states import RunState
-from hpckit.planning.signature import run_signature
-from hpckit.record.launches import Launch, load_frozen, read_runs
-from hpckit.record.metrics.history import run_metrics
+from hpckit.planning.signature import compute_run_signature
+from hpckit.record.launches import Launch, load_frozen_config, read_run_records
+from hpckit.record.metrics.history import read_last_metrics
 from hpckit.record.store import read_json, write_json
-from hpckit.record.trials import read_search, read_trial, write_trial
+from hpckit.record.trials import read_search_space, read_trial, write_trial
 from hpckit.values import dataclass
 
 _STATE_VERSION = 1
@@ -51,84 +51,84 @@ class OpenStudy:
     search: Search
     study: optuna.Study
 
-    def ask(self, index: int) -> None:
+    def assign_trial(self, index: int) -> None:
         """Give a run its trial: the one it has, unless that has failed by now."""
         path = self.launch.paths.run(index).trial
         trial = read_trial(path)
-        if trial is not None and not self._failed(trial.number):
+        if trial is not None and not self._has_failed(trial.number):
             return
-        self._tell_others(index)
-        write_trial(path, self._asked(index) if trial is None else self._again(index, trial))
+        self._report_ends_of_other_runs(index)
+        write_trial(
+            path, self._begin_or_continue_trial(index) if trial is None else self._repeat_trial(index, trial)
+        )
 
-    def tell(self, record: RunRecord) -> str:
+    def report_outcome(self, record: RunRecord) -> str:
         """Report how a run ended, if the study does not know yet; return a warning for the user."""
         trial = read_trial(self.launch.paths.run(record.index).trial)
         if trial is None or not record.state.ended or record.state in _MAY_GO_ON:
             return ""
-        if self._trial(trial.number).state.is_finished():
+        if self._read_frozen_trial(trial.number).state.is_finished():
             return ""
-        return self._tell(trial, record)
+        return self._report_to_optuna(trial, record)
 
-    def _tell(self, trial: Trial, record: RunRecord) -> str:
+    def _report_to_optuna(self, trial: Trial, record: RunRecord) -> str:
         if record.state is not RunState.completed:
             self.study.tell(trial.number, state=TrialState.FAIL)
             return ""
         if record.reason == PRUNED:
             self.study.tell(trial.number, state=TrialState.PRUNED)
             return ""
-        value = self._value(record)
+        value = self._read_final_metric(record)
         if value is None:
             self.study.tell(trial.number, state=TrialState.FAIL)
             return (
-                f"sweep.metric {self.search.metric} was not logged as a finite number; for the "
-                f"study, trial {trial.number} has failed"
+                f"sweep.metric {self.search.metric} was not logged as a finite number; in the "
+                f"study, trial {trial.number} counts as failed"
             )
         self.study.tell(trial.number, value)
         return ""
 
-    def _tell_others(self, index: int) -> None:
+    def _report_ends_of_other_runs(self, index: int) -> None:
         """Report the ends of runs whose processes could not do it themselves."""
         open_trials = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         others = [trial.user_attrs[_RUN] for trial in open_trials if _RUN in trial.user_attrs]
-        for record in read_runs(self.launch, [other for other in others if other != index]):
-            self.tell(record)
+        for record in read_run_records(self.launch, [other for other in others if other != index]):
+            self.report_outcome(record)
 
-    def _value(self, record: RunRecord) -> float | None:
+    def _read_final_metric(self, record: RunRecord) -> float | None:
         """Return the metric's last value that holds, from whichever attempt logged it."""
         newest = (record.attempt, record.round or 0)
         run = self.launch.paths.run(record.index)
-        value = run_metrics(run, newest).get(self.search.metric)
+        value = read_last_metrics(run, newest).get(self.search.metric)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
         return float(value)
 
-    def _asked(self, index: int) -> Trial:
+    def _begin_or_continue_trial(self, index: int) -> Trial:
         """Ask for values, or continue a trial whose process was killed while it asked."""
-        left = self._left_for(index)
+        left = self._find_unrecorded_trial(index)
         number = len(self.study.get_trials(deepcopy=False)) if left is None else left.number
         fresh = left is None or not left.params
-        sampler = _restored_sampler(
-            self.launch.paths.sampler, self.search.seed, number, fresh=fresh
-        )
+        sampler = _restore_sampler(self.launch.paths.sampler, self.search.seed, number, fresh=fresh)
         self.study.sampler = sampler
         trial = self.study.ask() if left is None else optuna.Trial(self.study, left._trial_id)  # noqa: SLF001  # there is no other road to a trial that was begun
         trial.set_user_attr(_RUN, index)
-        labels = {axis.key: _suggested(trial, axis) for axis in self.search.axes}
-        if fresh or _states(self.launch.paths.sampler, number + 1) is None:
-            _store_state(self.launch.paths.sampler, sampler, number)
-        values = {axis.key: axis.value(labels[axis.key]) for axis in self.search.axes}
-        return self._given(index, trial.number, values, ())
+        labels = {axis.key: _suggest_value(trial, axis) for axis in self.search.axes}
+        if fresh or _read_sampler_state(self.launch.paths.sampler, number + 1) is None:
+            _store_sampler_state(self.launch.paths.sampler, sampler, number)
+        values = {axis.key: axis.value_of_label(labels[axis.key]) for axis in self.search.axes}
+        return self._build_trial(index, trial.number, values, ())
 
-    def _left_for(self, index: int) -> optuna.trial.FrozenTrial | None:
+    def _find_unrecorded_trial(self, index: int) -> optuna.trial.FrozenTrial | None:
         """Return a trial that was begun but never recorded: for this run, or for none yet."""
         open_trials = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         mine = [trial for trial in open_trials if trial.user_attrs.get(_RUN, index) == index]
         return mine[-1] if mine else None
 
-    def _again(self, index: int, trial: Trial) -> Trial:
+    def _repeat_trial(self, index: int, trial: Trial) -> Trial:
         """Begin another trial with the same values: the run is tried again after a failure."""
-        before = self._trial(trial.number)
-        left = self._left_for(index)
+        before = self._read_frozen_trial(trial.number)
+        left = self._find_unrecorded_trial(index)
         if left is None:
             again = create_trial(
                 state=TrialState.RUNNING,
@@ -137,30 +137,30 @@ class OpenStudy:
                 user_attrs={_RUN: index},
             )
             self.study.add_trial(again)
-            left = self._left_for(index)
+            left = self._find_unrecorded_trial(index)
         assert left is not None, "it was added under the lock"  # noqa: S101
-        _skip_one(self.launch.paths.sampler, left.number)
-        return self._given(index, left.number, trial.values, (*trial.earlier, trial.number))
+        _keep_sampler_state_for_trial(self.launch.paths.sampler, left.number)
+        return self._build_trial(index, left.number, trial.values, (*trial.earlier, trial.number))
 
-    def _given(
+    def _build_trial(
         self, index: int, number: int, values: Mapping[str, Any], earlier: tuple[int, ...]
     ) -> Trial:
-        config = self.search.applied(load_frozen(self.launch, index), values)
-        return Trial(number=number, values=values, signature=run_signature(config), earlier=earlier)
+        config = self.search.apply_values_to_config(load_frozen_config(self.launch, index), values)
+        return Trial(number=number, values=values, signature=compute_run_signature(config), earlier=earlier)
 
-    def _trial(self, number: int) -> optuna.trial.FrozenTrial:
+    def _read_frozen_trial(self, number: int) -> optuna.trial.FrozenTrial:
         return self.study.get_trials(deepcopy=False)[number]
 
-    def _failed(self, number: int) -> bool:
-        return self._trial(number).state is TrialState.FAIL
+    def _has_failed(self, number: int) -> bool:
+        return self._read_frozen_trial(number).state is TrialState.FAIL
 
 
 _MAY_GO_ON = frozenset({RunState.interrupted, RunState.unknown})
 
 
-def _suggested(trial: optuna.Trial, axis: Axis) -> Any:
+def _suggest_value(trial: optuna.Trial, axis: Axis) -> Any:
     if axis.kind is AxisKind.choice:
-        return trial.suggest_categorical(axis.key, axis.labels)
+        return trial.suggest_categorical(axis.key, axis.choice_labels)
     if axis.kind is AxisKind.integer:
         step = 1 if axis.step is None else int(axis.step)
         low, high = int(axis.low), int(axis.high)
@@ -173,9 +173,9 @@ def open_study(launch: Launch) -> Iterator[OpenStudy]:
     """Open the study of a launch for one process at a time; raises RunError and OSError."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     paths = launch.paths
-    with _alone(paths.search / "asking", _GRACE_S):
+    with _hold_lock_file(paths.search / "asking", _GRACE_S):
         try:
-            search = read_search(paths)
+            search = read_search_space(paths)
             study = load_study(launch, search)
             yield OpenStudy(launch=launch, search=search, study=study)
         except (ValueError, KeyError, TypeError) as error:
@@ -188,8 +188,8 @@ def open_study(launch: Launch) -> Iterator[OpenStudy]:
 def load_study(launch: Launch, search: Search) -> optuna.Study:
     """Return the study of a launch; create it if it does not exist."""
     path = str(launch.paths.journal)
-    with _alone(launch.paths.journal):
-        _end_line(launch.paths.journal)
+    with _hold_lock_file(launch.paths.journal):
+        _remove_truncated_last_line(launch.paths.journal)
     return optuna.create_study(
         storage=JournalStorage(JournalFileBackend(path, lock_obj=JournalFileOpenLock(path))),
         study_name=launch.id,
@@ -202,7 +202,7 @@ def load_study(launch: Launch, search: Search) -> optuna.Study:
 
 
 @contextmanager
-def _alone(path: Path, grace_s: int = 30) -> Iterator[None]:
+def _hold_lock_file(path: Path, grace_s: int = 30) -> Iterator[None]:
     """Hold the lock file `path`.lock, as Optuna does: made with O_EXCL, which NFS 3 supports."""
     lock = JournalFileOpenLock(str(path), grace_period=grace_s)
     lock.acquire()
@@ -213,7 +213,7 @@ def _alone(path: Path, grace_s: int = 30) -> Iterator[None]:
             lock.release()
 
 
-def _end_line(path: Path) -> None:
+def _remove_truncated_last_line(path: Path) -> None:
     """Remove a last line that a full disk cut off: what is appended to it would be unreadable."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -227,7 +227,7 @@ def _end_line(path: Path) -> None:
 def assign_values(launch: Launch, index: int) -> None:
     """Give a run its values; raises RunError and OSError."""
     with open_study(launch) as study:
-        study.ask(index)
+        study.assign_trial(index)
 
 
 def report_end(launch: Launch, index: int) -> str:
@@ -235,60 +235,60 @@ def report_end(launch: Launch, index: int) -> str:
 
     Raises RunError and OSError.
     """
-    (record,) = read_runs(launch, [index])
+    (record,) = read_run_records(launch, [index])
     if not record.state.ended or record.state in _MAY_GO_ON:
         return ""
     with open_study(launch) as study:
-        return study.tell(record)
+        return study.report_outcome(record)
 
 
 def load_trial(launch: Launch, index: int) -> tuple[optuna.Trial, set[int]]:
     """Return a run's trial, to report values to, and the steps that already have one."""
     given = read_trial(launch.paths.run(index).trial)
     assert given is not None, "an attempt begins by asking"  # noqa: S101
-    study = load_study(launch, read_search(launch.paths))
+    study = load_study(launch, read_search_space(launch.paths))
     frozen = study.get_trials(deepcopy=False)[given.number]
     # What an earlier round reported stands: Optuna accepts one value per step.
     trial = optuna.Trial(study, frozen._trial_id)  # noqa: SLF001  # as in OpenStudy
     return trial, set(frozen.intermediate_values)
 
 
-def _restored_sampler(path: Path, seed: int, number: int, *, fresh: bool) -> BaseSampler:
+def _restore_sampler(path: Path, seed: int, number: int, *, fresh: bool) -> BaseSampler:
     """Return a sampler for trial `number`, with its generators where trial `number - 1` left them.
 
     If that is unknown (a process was killed while it asked), or the trial is not `fresh`, they
     start again from the seed and the number, so that no trial repeats another's.
     """
-    states = _states(path, number) if fresh and number else None
+    states = _read_sampler_state(path, number) if fresh and number else None
     if states is None and not (fresh and number == 0):
         seed = (seed + _FAR_APART * (number + 1)) % 2**32
     sampler = TPESampler(seed=seed, constant_liar=True)
     for name, state in (states or {}).items():
         kind, keys, *rest = state
-        _generators(sampler)[name].set_state((kind, keys, *rest))
+        _list_random_generators(sampler)[name].set_state((kind, keys, *rest))
     return sampler
 
 
-def _store_state(path: Path, sampler: BaseSampler, number: int) -> None:
+def _store_sampler_state(path: Path, sampler: BaseSampler, number: int) -> None:
     """Store the state of the generators after trial `number`.
 
     As JSON, for the trial after the one at which it was stored.
     """
     states = {}
-    for name, generator in _generators(sampler).items():
+    for name, generator in _list_random_generators(sampler).items():
         kind, keys, *rest = generator.get_state()
         states[name] = [kind, keys.tolist(), *rest]
     write_json(path, {"v": _STATE_VERSION, "after": number, "states": states})
 
 
-def _skip_one(path: Path, number: int) -> None:
+def _keep_sampler_state_for_trial(path: Path, number: int) -> None:
     """Note that trial `number` needed no random numbers."""
-    states = _states(path, number)
+    states = _read_sampler_state(path, number)
     if states is not None:
         write_json(path, {"v": _STATE_VERSION, "after": number, "states": states})
 
 
-def _states(path: Path, number: int) -> dict[str, Any] | None:
+def _read_sampler_state(path: Path, number: int) -> dict[str, Any] | None:
     try:
         kept = read_json(path)
         return dict(kept["states"]) if kept["after"] == number - 1 else None
@@ -296,6 +296,6 @@ def _states(path: Path, number: int) -> dict[str, Any] | None:
         return None
 
 
-def _generators(sampler: Any) -> dict[str, Any]:
+def _list_random_generators(sampler: Any) -> dict[str, Any]:
     """Return the sampler's generators (optuna 5: it has one, and one for its first trials)."""
     return {"own": sampler._rng.rng, "first": sampler._random_sampler._rng.rng}  # noqa: SLF001  # Optuna has no public way to keep them

@@ -16,14 +16,14 @@ import signal
 from pathlib import Path
 
 from hpckit.model.failure import FROZEN_FOLDER_UNREADABLE, Cause, Failure
-from hpckit.record.store import PRIVATE_FILE, tail
+from hpckit.record.store import PRIVATE_FILE, read_last_lines
 from hpckit.runtime.assignment import AgentCommand, Step
 from hpckit.runtime.environ import ON_SUPERVISOR_LOST
-from hpckit.runtime.left_behind import end_left_behind
+from hpckit.runtime.left_behind import end_orphans
 from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.attempt import Attempt
-from hpckit.runtime.supervisor.patience import retry_passing_errors
-from hpckit.runtime.threads import aside, aside_within, done_within
+from hpckit.runtime.supervisor.patience import retry_transient_file_errors
+from hpckit.runtime.threads import await_with_limit, run_in_thread, run_in_thread_within
 from hpckit.values import dataclass, field, replace
 
 _RETURN_S = 20.0
@@ -51,8 +51,8 @@ class AgentSteps:
         else:
             words = [*command.prefix, attempt.launch.python, "-P", "-m", "hpckit.runtime.agent"]
             flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, attempt.paths.agents_log
-            log = await aside(
-                lambda: retry_passing_errors(lambda: os.open(path, flags, PRIVATE_FILE))
+            log = await run_in_thread(
+                lambda: retry_transient_file_errors(lambda: os.open(path, flags, PRIVATE_FILE))
             )
             try:
                 step = await asyncio.create_subprocess_exec(
@@ -68,9 +68,7 @@ class AgentSteps:
         self._steps.append(step)
         return step
 
-    async def restart_departed_agents(
-        self, agents: Agents, noticed: asyncio.Event
-    ) -> tuple[str, ...]:
+    async def restart_departed_agents(self, agents: Agents, noticed: asyncio.Event) -> tuple[str, ...]:
         """Restart the agents that have left; return the nodes of those that came.
 
         This costs neither these nodes nor a place in the queue. The other nodes count as lost.
@@ -78,7 +76,7 @@ class AgentSteps:
         nodes, again = tuple(agents.left), self.command.again
         prefix = self.command.prefix if again is None else again(nodes)
         if not prefix:  # what the agent's ranks have started is now below this process
-            await aside(end_left_behind)
+            await run_in_thread(end_orphans)
         with contextlib.suppress(OSError):
             step = await self.start_agents(replace(self.command, prefix=prefix, ready=None))
             await agents.await_returning_agents(step, noticed, _RETURN_S)
@@ -97,7 +95,7 @@ async def _end_step(step: Step, leave_s: float) -> None:
         if number is not None:
             with contextlib.suppress(ProcessLookupError):
                 step.send_signal(number)
-        if await done_within(leave_s, step.wait()):
+        if await await_with_limit(leave_s, step.wait()):
             return
 
 
@@ -109,9 +107,9 @@ _IDLE = ("srun: cluster configuration lacks support for cpu binding",)
 """What launchers print in every step and is of no help."""
 
 
-async def with_agents_output(failure: Failure, log: Path) -> Failure:
+async def add_agents_output_to_failure(failure: Failure, log: Path) -> Failure:
     """Add the agents' output, which names a node that cannot read its folder."""
-    text = await aside_within(_READ_S, lambda: tail(log, _LINES), "")
+    text = await run_in_thread_within(_READ_S, lambda: read_last_lines(log, _LINES), "")
     lines = [line for line in text.splitlines() if not line.startswith(_IDLE)]
     if not lines:
         return failure

@@ -15,20 +15,20 @@ from hpckit.errors import ChannelError
 from hpckit.model import events, messages
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import LaunchConfig
-from hpckit.planning.recovery.loss import missing_agents
+from hpckit.planning.recovery.loss import build_missing_agents_failure
 from hpckit.planning.rounds.round_turns import AgentLost
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import write_text
+from hpckit.record.store import write_text_atomically
 from hpckit.runtime.assignment import Step
 from hpckit.runtime.channel import tcp
-from hpckit.runtime.channel.listen import LOOPBACK, listener
-from hpckit.runtime.channel.pace import BEAT_S, PATIENCE, is_held_up, pace_s
+from hpckit.runtime.channel.listen import LOOPBACK, open_listening_socket
+from hpckit.runtime.channel.pace import BEAT_S, PATIENCE, are_many_nodes_delayed, message_interval_s
 from hpckit.runtime.clock import now
-from hpckit.runtime.descriptors import files_allowed
+from hpckit.runtime.descriptors import open_file_limit
 from hpckit.runtime.supervisor.callers import SPARE_FILES, AgentListener
 from hpckit.runtime.supervisor.journal import Journal
-from hpckit.runtime.supervisor.patience import retry_passing_errors
-from hpckit.runtime.threads import aside, start_vital
+from hpckit.runtime.supervisor.patience import retry_transient_file_errors
+from hpckit.runtime.threads import run_in_thread, start_task_fatal_on_error
 from hpckit.values import dataclass, field, replace
 
 _LEFT_S = 3 * BEAT_S
@@ -39,10 +39,9 @@ _LEFT_S = 3 * BEAT_S
 class Peer:
     """One agent that has come.
 
-    `heard_at` is the time of its last message, `told_at` the time of the last sign of life sent to
-    it, both by the loop's clock. `switches` are those above its node. `satellite` is the job that
-    brings the node, if that is not the run's own; `leaving` says why this node takes part in no
-    further round.
+    `heard_at` is the time of its last message, `told_at` the time of the last sign of life sent to it, both
+    by the loop's clock. `switches` are those above its node. `satellite` is the job that brings the node, if
+    that is not the run's own; `leaving` says why this node takes part in no further round.
     """
 
     node: str
@@ -59,10 +58,9 @@ class Peer:
 class Agents:
     """All agents of an attempt that are there. `inbox` holds their messages, with their rank.
 
-    `left` are the ranks, by node, of agents that are gone although their nodes were still sending
-    messages. If agents left because they received nothing from this process, `given_up_s` is how
-    long that lasted. `hear` gets at once, with the agent, what does not wait in the inbox: Hello,
-    Noticed and Paused.
+    `left` are the ranks, by node, of agents that are gone although their nodes were still sending messages.
+    If agents left because they received nothing from this process, `given_up_s` is how long that lasted.
+    `hear` gets at once, with the agent, what does not wait in the inbox: Hello, Noticed and Paused.
     """
 
     settings: LaunchConfig
@@ -70,9 +68,7 @@ class Agents:
     journal: Journal
     hear: Callable[[Peer, messages.Message], None]
     peers: dict[int, Peer] = field(default_factory=dict, init=False)
-    inbox: asyncio.Queue[tuple[int, messages.Message]] = field(
-        default_factory=asyncio.Queue, init=False
-    )
+    inbox: asyncio.Queue[tuple[int, messages.Message]] = field(default_factory=asyncio.Queue, init=False)
     left: dict[str, int] = field(default_factory=dict, init=False)
     given_up_s: float = field(default=0.0, init=False)
     arrivals: Counter[str] = field(default_factory=Counter, init=False)
@@ -87,15 +83,17 @@ class Agents:
 
     async def start_listening(self, paths: AttemptPaths, hosts: list[str]) -> None:
         """Bind first, then publish the address."""
-        bound = listener(hosts[0] if hosts == [LOOPBACK] else "")
-        callers = AgentListener(bound=bound, secret=self.secret, attend=self._admit_caller)
+        bound = open_listening_socket(hosts[0] if hosts == [LOOPBACK] else "")
+        callers = AgentListener(bound=bound, secret=self.secret, attend=self._admit_connected_agent)
         port = int(bound.getsockname()[1])
-        record = tcp.address_record(hosts, port)
-        self._accepting = start_vital(callers.accept_callers())
-        await aside(lambda: retry_passing_errors(lambda: write_text(paths.address, record)))
-        self._beating = start_vital(self._keep_sending_beats())
+        record = tcp.format_supervisor_address(hosts, port)
+        self._accepting = start_task_fatal_on_error(callers.accept_callers())
+        await run_in_thread(
+            lambda: retry_transient_file_errors(lambda: write_text_atomically(paths.address, record))
+        )
+        self._beating = start_task_fatal_on_error(self._run_heartbeat_loop())
 
-    async def _admit_caller(self, channel: tcp.Channel) -> None:
+    async def _admit_connected_agent(self, channel: tcp.Channel) -> None:
         try:
             hello = await channel.receive()
         except (ChannelError, OSError):
@@ -105,9 +103,9 @@ class Agents:
         elif isinstance(hello, messages.Hello) and hello.node in self.left:
             # Its new step numbers its nodes from 0 again, but it takes its former place.
             hello = replace(hello, node_rank=self.left.pop(hello.node))
-            await self._follow_agent(channel, hello)
+            await self._read_agent_until_gone(channel, hello)
         elif isinstance(hello, messages.Hello) and hello.node_rank not in self._names:
-            await self._follow_agent(channel, hello)
+            await self._read_agent_until_gone(channel, hello)
         elif isinstance(hello, messages.Hello):
             first = self._names[hello.node_rank]
             self._problem = f"node rank {hello.node_rank} came twice: {first} and {hello.node}"
@@ -118,18 +116,16 @@ class Agents:
         """Take a node of another job in, behind all nodes of the run's own."""
         if any(peer.node == hello.node for peer in self.peers.values()) or hello.node in self.left:
             words = f"the run has {hello.node} already: satellite job {hello.satellite} cannot add "
-            self.journal.record_event(
-                events.Warned(at=now(), message=words + "ranks there, and was let go")
-            )
+            self.journal.record_event(events.Warned(at=now(), message=words + "ranks there, and was let go"))
             with contextlib.suppress(OSError):
                 await channel.send(messages.Shutdown())
             return
         resources = self.settings.resources
         self._satellites += 1
         rank = resources.nodes + resources.spare_nodes - 1 + self._satellites
-        await self._follow_agent(channel, replace(hello, node_rank=rank))
+        await self._read_agent_until_gone(channel, replace(hello, node_rank=rank))
 
-    async def _follow_agent(self, channel: tcp.Channel, hello: messages.Hello) -> None:
+    async def _read_agent_until_gone(self, channel: tcp.Channel, hello: messages.Hello) -> None:
         rank = hello.node_rank
         peer = Peer(
             node=hello.node,
@@ -184,9 +180,7 @@ class Agents:
         silent_s = round(_loop_time() - peer.heard_at, 3)
         if peer.satellite is not None and peer.leaving:
             self.journal.record_event(
-                events.SatelliteLeft(
-                    at=now(), node=peer.node, satellite=peer.satellite, reason=peer.leaving
-                )
+                events.SatelliteLeft(at=now(), node=peer.node, satellite=peer.satellite, reason=peer.leaving)
             )
         elif peer.satellite is None and (self.given_up_s or silent_s < _LEFT_S):
             self.left[peer.node] = rank
@@ -195,9 +189,7 @@ class Agents:
         self.inbox.put_nowait((rank, AgentLost(node_rank=rank, silent_s=silent_s)))
         peer.channel.abort()
 
-    async def await_returning_agents(
-        self, step: Step, noticed: asyncio.Event, limit_s: float
-    ) -> None:
+    async def await_returning_agents(self, step: Step, noticed: asyncio.Event, limit_s: float) -> None:
         """Wait for the agents of a step that take the places of those that have left.
 
         Return when all are there, the step ends, a notice comes, or the time is over.
@@ -239,12 +231,11 @@ class Agents:
         self.left.clear()
         self.given_up_s = 0.0
 
-    async def _keep_sending_beats(self) -> None:
+    async def _run_heartbeat_loop(self) -> None:
         """Send signs of life, and detect missing ones.
 
-        If this process itself was held up (a file system that does not answer), it cannot
-        distinguish the silence of the others from its own, so all of them get their full time
-        again.
+        If this process itself was held up (a file system that does not answer), it cannot distinguish the
+        silence of the others from its own, so all of them get their full time again.
         """
         before = _loop_time()
         while True:
@@ -255,7 +246,7 @@ class Agents:
                 for peer in self.peers.values():
                     peer.heard_at = at
             self._drop_silent_agents(at)
-            self._send_beats(at)
+            self._send_due_heartbeats(at)
 
     def _drop_silent_agents(self, at: float) -> None:
         """Count agents that are silent for too long as lost.
@@ -264,31 +255,31 @@ class Agents:
         as much time as they give a supervisor.
         """
         limit_s = self.settings.runtime.node_timeout_s
-        patient = is_held_up([at - peer.heard_at for peer in self.peers.values()], limit_s)
+        patient = are_many_nodes_delayed([at - peer.heard_at for peer in self.peers.values()], limit_s)
         for peer in list(self.peers.values()):
             quiet_s, channel = at - peer.heard_at, peer.channel
-            if quiet_s <= limit_s or channel.unread():
+            if quiet_s <= limit_s or channel.has_unread_data():
                 continue
-            if not patient or quiet_s > PATIENCE * limit_s or not channel.acknowledged():
+            if not patient or quiet_s > PATIENCE * limit_s or not channel.is_all_acknowledged():
                 self._record_gone_agent(peer.node_rank)
 
-    def _send_beats(self, at: float) -> None:
+    def _send_due_heartbeats(self, at: float) -> None:
         """Send signs of life to agents that are due.
 
         They wait longer for one than they may be silent themselves.
         """
         beat = messages.encode_message(messages.Beat())
-        pace = pace_s(len(self.peers), PATIENCE * self.settings.runtime.node_timeout_s)
+        pace = message_interval_s(len(self.peers), PATIENCE * self.settings.runtime.node_timeout_s)
         for peer in self.peers.values():
             if at - peer.told_at > pace - BEAT_S / 2:
                 peer.told_at = at
-                peer.channel.post_body(beat)
+                peer.channel.send_encoded_without_waiting(beat)
 
     async def await_all_agents(
         self, wanted: int, step: Step, noticed: asyncio.Event, *, names: tuple[str, ...]
     ) -> Failure | None:
         """Wait until all agents have come; return the failure that names the missing ones."""
-        if wanted > files_allowed() - SPARE_FILES:
+        if wanted > open_file_limit() - SPARE_FILES:
             return _fail_for_too_many_nodes(wanted)
         limit_s = self.settings.runtime.agent_timeout_s
 
@@ -309,7 +300,7 @@ class Agents:
             why = "asked to stop before all agents had come"
         else:
             why = f"waited {limit_s:g} s for the agents"
-        return missing_agents(names, {*own_nodes()}, wanted=wanted, why=why, told=told)
+        return build_missing_agents_failure(names, {*own_nodes()}, wanted=wanted, why=why, told=told)
 
     @property
     def standing_peers(self) -> tuple[Peer, ...]:
@@ -332,7 +323,7 @@ class Agents:
         body = messages.encode_message(message)
         for peer in list(self.peers.values()):
             with contextlib.suppress(OSError):
-                peer.channel.post_body(body)
+                peer.channel.send_encoded_without_waiting(body)
 
     async def send_message(self, node_rank: int, message: messages.Message) -> None:
         """Send to one agent; do nothing if it is gone."""
@@ -361,7 +352,7 @@ class Agents:
             for future in waiting:
                 future.cancel()
 
-    async def receive_until_notice(
+    async def receive_until_stop_signal(
         self, limit_s: float, noticed: asyncio.Event
     ) -> AsyncIterator[tuple[int, messages.Message]]:
         """Yield messages with their agents' ranks, until a notice, or until the time is over."""
@@ -385,7 +376,7 @@ def _fail_for_too_many_nodes(nodes: int) -> Failure:
     return Failure(
         cause=Cause.agents_missing,
         message=f"the supervisor of {nodes} nodes needs {nodes + SPARE_FILES} open files and may "
-        f"have {files_allowed()}: have the hard limit raised (`ulimit -Hn`; for jobs LimitNOFILE "
+        f"have {open_file_limit()}: have the hard limit raised (`ulimit -Hn`; for jobs LimitNOFILE "
         "of slurmd)",
         signature=Cause.agents_missing,
     )

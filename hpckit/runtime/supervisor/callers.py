@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 
 from hpckit.errors import ChannelError
 from hpckit.runtime.channel import tcp
-from hpckit.runtime.descriptors import files_allowed
-from hpckit.runtime.threads import done_within
+from hpckit.runtime.descriptors import open_file_limit
+from hpckit.runtime.threads import await_with_limit
 from hpckit.values import dataclass, field
 
 PENDING = 64
@@ -43,29 +43,29 @@ class AgentListener:
         self.bound.setblocking(False)  # noqa: FBT003  # the socket's own signature
         with self.bound:
             while True:
-                await self._await_room()
+                await self._await_free_handshake_slot()
                 try:
                     connection, _ = await loop.sock_accept(self.bound)
                 except OSError:  # the caller has left; or the system has no descriptor left
                     await asyncio.sleep(_PAUSE_S)
                     continue
-                await self._take_connection(connection)
+                await self._start_handshake(connection)
 
-    async def _take_connection(self, connection: socket.socket) -> None:
+    async def _start_handshake(self, connection: socket.socket) -> None:
         # The lowest free number is given, so it shows how many are left.
-        if connection.fileno() >= files_allowed() - SPARE_FILES:
+        if connection.fileno() >= open_file_limit() - SPARE_FILES:
             connection.close()
             await asyncio.sleep(_PAUSE_S)
             return
         task = asyncio.create_task(self._authenticate_caller(connection))
         self._pending[task] = asyncio.get_running_loop().time()
-        task.add_done_callback(self._end_handshake)
+        task.add_done_callback(self._forget_ended_handshake)
 
-    def _end_handshake(self, task: asyncio.Task[None]) -> None:
+    def _forget_ended_handshake(self, task: asyncio.Task[None]) -> None:
         self._pending.pop(task, None)
         self._room.set()
 
-    async def _await_room(self) -> None:
+    async def _await_free_handshake_slot(self) -> None:
         """Wait for a handshake to end; cancel the oldest one if it takes too long."""
         while len(self._pending) >= PENDING:
             oldest, since = next(iter(self._pending.items()))
@@ -73,13 +73,13 @@ class AgentListener:
             if left <= 0:
                 oldest.cancel()
             self._room.clear()
-            await done_within(max(left, _PAUSE_S), self._room.wait())
+            await await_with_limit(max(left, _PAUSE_S), self._room.wait())
 
     async def _authenticate_caller(self, connection: socket.socket) -> None:
         """Let one caller prove itself; turn it away if it does not know the secret."""
         reader, writer = await asyncio.open_connection(sock=connection, limit=tcp.LINE_LIMIT)
         try:
-            channel = await tcp.accept(reader, writer, self.secret)
+            channel = await tcp.authenticate_caller(reader, writer, self.secret)
         except (ChannelError, OSError):
             writer.close()
             return

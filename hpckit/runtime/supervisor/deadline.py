@@ -17,7 +17,7 @@ from datetime import timedelta
 from hpckit.model.cluster.allocation import AttemptLimits
 from hpckit.patterns import lazy_pattern
 from hpckit.runtime.supervisor.drain_poll import polling_pause_s
-from hpckit.runtime.threads import aside, done_within
+from hpckit.runtime.threads import await_with_limit, run_in_thread
 from hpckit.values import dataclass, field
 
 _MARGIN = timedelta(seconds=5)
@@ -56,28 +56,28 @@ class Deadline:
     _warned: bool = field(default=False, init=False)
     _answered_at: float | None = field(default=None, init=False)
 
-    def note_save(self, duration: timedelta) -> str:
+    def record_and_check_save_time(self, duration: timedelta) -> str:
         """Take a save's duration into account; return a warning if a notice leaves too little time.
 
         It comes once; otherwise the text is empty.
         """
         self._longest_save = max(duration, self._longest_save or timedelta())
-        window = self.limits.window
+        window = self.limits.time_to_save
         if self._warned or _SAFETY * self._longest_save <= window:
             return ""
         self._warned = True
         return (
             f"a save takes {duration.total_seconds():.1f} s, and a preemption or cancellation "
-            f"leaves {window.total_seconds():.0f} s: what was done since the last save may be "
+            f"leaves {window.total_seconds():.0f} s: the work since the last save may be "
             "lost; save more often (checkpoint.interval_min) or to a faster place (checkpoint.dir)"
         )
 
     @property
-    def has_saved(self) -> bool:
+    def has_measured_a_save(self) -> bool:
         """Whether a save has been measured in this attempt."""
         return self._longest_save is not None
 
-    def time_to_leave(self, usual_step: timedelta) -> float | None:
+    def when_ranks_must_leave(self, usual_step: timedelta) -> float | None:
         """Return when ranks must be asked to save and leave; None if there is no limit."""
         if self.limits.end_s is None or not self.lead:
             return None
@@ -86,20 +86,20 @@ class Deadline:
             lead = _SAFETY * (self._longest_save + usual_step) + _MARGIN
         return self.limits.end_s - lead.total_seconds()
 
-    def is_far_from_limit(self, at: float) -> bool:
+    def is_too_early_for_slurm_warning(self, at: float) -> bool:
         """Return whether it is certain that Slurm does not warn of the time limit yet."""
         ahead = _AHEAD.search(self.signal)
         lead_s = _EARLY_S + (int(ahead[1]) if ahead else _AHEAD_S)
         end_s = self.limits.end_s
         return self.known and (end_s is None or end_s - at > lead_s)
 
-    def is_at_limit(self, at: float) -> bool:
+    def would_signal_mean_time_limit(self, at: float) -> bool:
         """Return whether a signal to stop that came at this moment came from the time limit."""
         return self.limits.end_s is not None and at >= self.limits.end_s - _AT_THE_LIMIT_S
 
-    async def learn_limits(self) -> bool:
+    async def ask_scheduler_for_limits(self) -> bool:
         """Ask; return whether there was an answer."""
-        limits = await aside(self.ask)
+        limits = await run_in_thread(self.ask)
         if limits is not None:
             self.limits, self.known = limits, True
             self._answered_at = time.monotonic()
@@ -107,28 +107,28 @@ class Deadline:
 
     async def await_time_to_leave(self, usual_step: Callable[[], timedelta | None]) -> None:
         """Return when ranks have to leave; `usual_step` returns None while they do not loop."""
-        asking = asyncio.create_task(self._keep_learning_limits())
+        asking = asyncio.create_task(self._keep_asking_for_limits())
         try:
-            while not await self._is_time_to_leave(usual_step()):  # noqa: ASYNC110  # time is waited for
+            while not await self._confirm_time_to_leave(usual_step()):  # noqa: ASYNC110  # time is waited for
                 await asyncio.sleep(_TICK_S)
         finally:
             asking.cancel()
 
-    async def _keep_learning_limits(self) -> None:
+    async def _keep_asking_for_limits(self) -> None:
         bad = 0
         while True:
             interval_s = _UNKNOWN_S if self._answered_at is None else _INTERVAL_S
             await asyncio.sleep(polling_pause_s(interval_s, bad))
-            bad = 0 if await self.learn_limits() else bad + 1
+            bad = 0 if await self.ask_scheduler_for_limits() else bad + 1
 
-    async def _is_time_to_leave(self, usual_step: timedelta | None) -> bool:
+    async def _confirm_time_to_leave(self, usual_step: timedelta | None) -> bool:
         if usual_step is None or not self._is_past_time_to_leave(usual_step):
             return False
         asked = self._answered_at
         if asked is None or time.monotonic() - asked > _FRESH_S:
-            await done_within(_LAST_ANSWER_S, self.learn_limits())
+            await await_with_limit(_LAST_ANSWER_S, self.ask_scheduler_for_limits())
         return self._is_past_time_to_leave(usual_step)
 
     def _is_past_time_to_leave(self, usual_step: timedelta) -> bool:
-        leave_at = self.time_to_leave(usual_step)
+        leave_at = self.when_ranks_must_leave(usual_step)
         return leave_at is not None and time.monotonic() >= leave_at

@@ -1,9 +1,8 @@
 """Nodes that are being drained: polled slowly.
 
-What follows is decided in planning.recovery.boundary. The controller serves the whole cluster, so
-there is one query for all nodes of an allocation, every few minutes, not at the same moment as
-other supervisors, and less often if the controller is slow or away. A missing answer is not an
-error, because a run can do without.
+What follows is decided in planning.recovery.boundary. The controller serves the whole cluster, so there is
+one query for all nodes of an allocation, every few minutes, not at the same moment as other supervisors, and
+less often if the controller is slow or away. A missing answer is not an error, because a run can do without.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
-from hpckit.runtime.threads import aside
+from hpckit.runtime.threads import run_in_thread
 
 _SLOW_S = 5.0
 """An answer that takes longer comes from a controller that is overloaded."""
@@ -25,13 +24,12 @@ Drained = Mapping[str, str]
 """The nodes that are being drained, and the administrator's reason for each."""
 
 
-async def poll_drained(
+async def poll_draining_nodes(
     interval_s: float, ask: Callable[[], Drained | None], is_wanted: Callable[[], bool]
 ) -> AsyncIterator[Drained]:
     """Yield the answers of polling, until cancelled; none if the interval is 0.
 
-    `ask` blocks, and returns None if there is no answer. `is_wanted` is whether an answer would be
-    useful.
+    `ask` blocks, and returns None if there is no answer. `is_wanted` is whether an answer would be useful.
     """
     bad = 0
     while interval_s:
@@ -39,7 +37,7 @@ async def poll_drained(
         if not is_wanted():
             continue
         asked_at = time.monotonic()
-        found = await aside(ask)
+        found = await run_in_thread(ask)
         slow = time.monotonic() - asked_at > _SLOW_S
         bad = bad + 1 if slow or found is None else 0
         if found is not None:

@@ -16,7 +16,7 @@ from hpckit.planning.recovery.round_view import EndAttempt
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.outlook import Outlook
-from hpckit.runtime.threads import aside
+from hpckit.runtime.threads import run_in_thread
 from hpckit.values import dataclass, field
 
 
@@ -30,16 +30,16 @@ class HandOver:
     """Whether there is a next attempt, whoever asked for it."""
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
-    async def ask_before_kill(self) -> None:
+    async def request_requeue_when_preempted(self) -> None:
         """Ask for the next attempt of a preempted run while it saves, if only KillWait is left.
 
         A save may take longer than that.
         """
         await self.outlook.notices.terminated.wait()
-        await self.outlook.notices.learn_cause()
+        await self.outlook.notices.learn_why_attempt_ends()
         notice = self.outlook.notices.notice
         if notice is not None and notice.cause is Cause.preempted:
-            end = self.outlook.end_if_stopped()
+            end = self.outlook.decide_end_if_stopped_now()
             if end.again:
                 await self._request_attempt_once(AttemptRequest(excluded=end.excluded))
 
@@ -56,17 +56,17 @@ class HandOver:
         lost = tuple(sorted({*self.outlook.assignment.agents.nodes} - {*standing}))
         wish = AttemptRequest(excluded=end.excluded, lost=lost)
         if allocation.drop_satellites is not None and end.state is not RunState.interrupted:
-            await aside(allocation.drop_satellites)
+            await run_in_thread(allocation.drop_satellites)
         if allocation.drop_successor is not None and end.state is not RunState.interrupted:
-            await aside(allocation.drop_successor)
+            await run_in_thread(allocation.drop_successor)
         elif allocation.hand_to_successor is not None:
             if end.excluded:
                 hand = allocation.hand_to_successor
-                self._record_answer(await aside(lambda: hand(wish)))
+                self._record_requeue_result(await run_in_thread(lambda: hand(wish)))
         elif end.again:
             await self._request_attempt_once(wish)
         elif end.state is RunState.interrupted:
-            await self.outlook.notices.await_preemption()
+            await self.outlook.notices.hold_allocation_for_preemption()
 
     async def _request_attempt_once(self, wish: AttemptRequest) -> None:
         allocation, owns = self.outlook.assignment.allocation, self._may_requeue
@@ -74,23 +74,23 @@ class HandOver:
             # A successor that is queued already is the next attempt.
             if self._again or allocation is None or allocation.hand_to_successor is not None:
                 return
-            answer = await aside(lambda: allocation.requeue(wish, owns))
+            answer = await run_in_thread(lambda: allocation.requeue(wish, owns))
             self._again = answer.outcome is RequeueOutcome.requeued
-            self._record_answer(answer)
+            self._record_requeue_result(answer)
 
     def _may_requeue(self) -> bool:
-        return self.outlook.attempt.owns_run() and not self.outlook.attempt.is_cancelled()
+        return self.outlook.attempt.is_still_latest_attempt() and not self.outlook.attempt.is_cancelled()
 
-    def _record_answer(self, answer: RequeueResult) -> None:
+    def _record_requeue_result(self, answer: RequeueResult) -> None:
         self.journal.record_event(
             events.RequeueAsked(
                 at=now(),
                 outcome=answer.outcome,
-                message=answer.text,
+                message=answer.message_with_warning,
                 excluded=answer.excluded,
                 added=answer.added,
                 kept=answer.kept,
             )
         )
-        if answer.text:
-            self.journal.print_line(f"requeue {answer.outcome}: {answer.text}")
+        if answer.message_with_warning:
+            self.journal.print_to_batch_log(f"requeue {answer.outcome}: {answer.message_with_warning}")

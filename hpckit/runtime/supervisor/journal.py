@@ -22,10 +22,10 @@ from typing import Any
 
 from hpckit.model import events
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.metrics.log import unreadable_rows
-from hpckit.record.store import PRIVATE_FILE, append_event, write_text
+from hpckit.record.metrics.log import describe_unreadable_rows
+from hpckit.record.store import PRIVATE_FILE, append_event, write_text_atomically
 from hpckit.runtime.clock import now
-from hpckit.runtime.threads import aside, done_within
+from hpckit.runtime.threads import await_with_limit, run_in_thread
 from hpckit.values import dataclass, field
 
 _LEFT_OUT_FIRST = (events.Warned, events.CheckpointSaved, events.NodeDraining)
@@ -73,7 +73,7 @@ class FileThread:
             self._wake_thread()
         return True
 
-    def queue_latest_work(self, name: str, work: Callable[[], None]) -> None:
+    def queue_replaceable_work(self, name: str, work: Callable[[], None]) -> None:
         """Run the work when nothing else waits, unless later work of the same name replaces it."""
         with self._changed:
             self._latest[name] = work
@@ -81,8 +81,8 @@ class FileThread:
 
     async def await_queued_work(self, limit_s: float) -> bool:
         """Return whether everything queued so far is done within `limit_s` seconds."""
-        return await done_within(
-            limit_s, aside(lambda: None, partial(self.queue_latest_work, "settled"))
+        return await await_with_limit(
+            limit_s, run_in_thread(lambda: None, partial(self.queue_replaceable_work, "settled"))
         )
 
     def _wake_thread(self) -> None:
@@ -96,10 +96,8 @@ class FileThread:
             with self._changed:
                 while not (self._works or self._latest):
                     self._changed.wait()
-                if self._works:
-                    work = self._works.popleft()
-                else:
-                    work = self._latest.pop(next(iter(self._latest)))
+                latest = self._latest
+                work = self._works.popleft() if self._works else latest.pop(next(iter(latest)))
             work()
 
 
@@ -134,7 +132,7 @@ class Journal:
         """Record a warning."""
         self.record_event(events.Warned(at=now(), message=message))
 
-    def note_step(self, round_: int, step: int, total: int | None, *, last: bool = False) -> None:
+    def write_step_progress(self, round_: int, step: int, total: int | None, *, last: bool = False) -> None:
         """Write the progress for users: now if it is the `last` of a round, else once it is due.
 
         Call it in an event loop. No later step may come, so that the latest one is written anyway.
@@ -158,9 +156,9 @@ class Journal:
 
         def replace_file() -> None:
             with contextlib.suppress(OSError):  # a courtesy
-                write_text(path, text, lasting=False)
+                write_text_atomically(path, text, lasting=False)
 
-        self.files.queue_latest_work(path.name, replace_file)
+        self.files.queue_replaceable_work(path.name, replace_file)
 
     async def record_attempt_end(self, event: events.AttemptEnded) -> None:
         """Write the final event of the attempt, with a few tries."""
@@ -172,13 +170,13 @@ class Journal:
         if not await self.files.await_queued_work(_SETTLED_S):
             sys.stderr.write("hpckit: error: the record is incomplete: its files do not answer\n")
 
-    def print_line(self, text: str) -> None:
+    def print_to_batch_log(self, text: str) -> None:
         """Write a line to the batch log through the thread: the log is on a file system, too."""
         self.files.queue_work(lambda: write_log_line(text))
 
     def _append_event(self, event: events.Event) -> None:
         """Append an event, after those that could not be written before."""
-        waiting = [*self._unwritten, *self._warn_of_left_out(), event]
+        waiting = [*self._unwritten, *self._build_left_out_events_warning(), event]
         for place, one in enumerate(waiting):
             try:
                 append_event(self.paths.events, one)
@@ -191,14 +189,14 @@ class Journal:
                     self.keep(one)
         self._unwritten = []
 
-    def _warn_of_left_out(self) -> list[events.Event]:
+    def _build_left_out_events_warning(self) -> list[events.Event]:
         """Return a warning about the events left out since the last such warning."""
         count, self._left_out = self._left_out, 0
         message = f"{count} events were left out: the file system did not answer for too long"
         return [events.Warned(at=now(), message=message)] if count else []
 
     def _append_attempt_end(self, event: events.AttemptEnded) -> None:
-        lost = unreadable_rows(self.paths)
+        lost = describe_unreadable_rows(self.paths)
         if lost:
             self._append_event(events.Warned(at=now(), message=lost))
         self._append_event(event)
@@ -208,13 +206,13 @@ class Journal:
             if not self._unwritten:
                 return
             *before, last = self._unwritten
-            self._unwritten = _latest_that_fit(before, _RESERVE // 2)
+            self._unwritten = _keep_latest_events_that_fit(before, _RESERVE // 2)
             self._append_event(last)
             if self._unwritten:
                 time.sleep(_FINAL_EVENT_PAUSE_S)
 
 
-def _latest_that_fit(told: Sequence[events.Event], size: int) -> list[events.Event]:
+def _keep_latest_events_that_fit(told: Sequence[events.Event], size: int) -> list[events.Event]:
     """Return the latest of some events whose lines take at most `size` bytes."""
     sizes = [len(json.dumps(events.encode_event(event))) for event in told]
     return [event for place, event in enumerate(told) if sum(sizes[place:]) <= size]
@@ -227,7 +225,7 @@ def write_log_line(text: str) -> None:
         sys.stderr.flush()
 
 
-def reserve_space(paths: AttemptPaths) -> None:
+def reserve_disk_for_final_events(paths: AttemptPaths) -> None:
     """Reserve disk space for an attempt's final events; do without if there is none."""
     with contextlib.suppress(OSError):
         handle = os.open(paths.reserve, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)

@@ -20,7 +20,7 @@ from hpckit.runtime.signals import NOTICES, WARNINGS
 from hpckit.runtime.supervisor.attempt import Attempt
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.journal import Journal
-from hpckit.runtime.threads import aside_within, done_within
+from hpckit.runtime.threads import await_with_limit, run_in_thread_within
 from hpckit.values import dataclass, field, replace
 
 TIME_LIMIT = "the time limit"
@@ -41,11 +41,10 @@ _AT_ONCE = timedelta(seconds=3)
 class Notices:
     """The notice of one attempt, if there is one.
 
-    `noticed` is set with the first notice, `told` if this process itself got it, `terminated` if
-    that was SIGTERM: what is left is KillWait. `cancelled` is whether the user wanted the end,
-    according to the scheduler or to the launch's record. What comes once the attempt is `over` is
-    no notice. `dismissed` is the notice that the ranks of the latest round got for no reason: the
-    job continues.
+    `noticed` is set with the first notice, `told` if this process itself got it, `terminated` if that was
+    SIGTERM: what is left is KillWait. `cancelled` is whether the user wanted the end, according to the
+    scheduler or to the launch's record. What comes once the attempt is `over` is no notice. `dismissed` is
+    the notice that the ranks of the latest round got for no reason: the job continues.
 
     A warning far from the time limit was sent by hand, as a request to save now.
     """
@@ -77,7 +76,7 @@ class Notices:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
 
-    def note_signal(self, name: str, *, can_save: bool) -> None:
+    def record_stop_signal(self, name: str, *, can_save: bool) -> None:
         """Remember a notice for the rounds to look at. Slurm sends the same one several times.
 
         If it is a request to save and the ranks `can_save`, they do so and continue.
@@ -86,7 +85,7 @@ class Notices:
         if self.over or not first:
             return
         endless = self.assignment.allocation is None
-        far = endless or self.deadline.is_far_from_limit(time.monotonic())
+        far = endless or self.deadline.is_too_early_for_slurm_warning(time.monotonic())
         self._wished = name in _WARNING_NAMES and far
         if self._wished and not can_save:
             words = f"{name} was sent long before the time limit, and there is nothing to save yet"
@@ -97,16 +96,16 @@ class Notices:
         self.notice = StopNotice(signal=name, cause=cause)
         self.noticed.set()
         self._heard_at = at = now()
-        end = self._find_time_of_end(cause, at)
+        end = self._estimate_attempt_end_time(cause, at)
         self.journal.record_event(events.NoticeHeard(at=at, signal=name, cause=cause, deadline=end))
 
-    def _find_time_of_end(self, cause: Cause, at: datetime) -> datetime | None:
+    def _estimate_attempt_end_time(self, cause: Cause, at: datetime) -> datetime | None:
         """Return when the attempt will be ended, if that is known."""
         limits = self.deadline.limits
         if self._wished:
             return None
         if cause is not Cause.time_limit:
-            return at + limits.window
+            return at + limits.time_to_save
         left_s = None if limits.end_s is None else limits.end_s - time.monotonic()
         return None if left_s is None else at + timedelta(seconds=left_s)
 
@@ -119,13 +118,13 @@ class Notices:
         self.told.set()
         if name == signal.SIGTERM.name:
             self.terminated.set()
-        self.note_signal(name, can_save=can_save)
+        self.record_stop_signal(name, can_save=can_save)
 
     def _guess_cause(self, name: str) -> Cause:
         if (
             name in _WARNING_NAMES
             or name == TIME_LIMIT
-            or self.deadline.is_at_limit(time.monotonic())
+            or self.deadline.would_signal_mean_time_limit(time.monotonic())
         ):
             return Cause.time_limit
         on_slurm = bool(self.assignment.agents.prefix)
@@ -134,7 +133,7 @@ class Notices:
             return Cause.preempted
         return Cause.notice
 
-    def find_unmet_request(self, ran: timedelta) -> StopNotice | None:
+    def find_unmet_save_request(self, ran: timedelta) -> StopNotice | None:
         """Return the request to save that a round, which `ran` so long, got just before its end.
 
         hpckit does not pass it on if it can save nothing, but Slurm sends it to every process: a
@@ -145,28 +144,28 @@ class Notices:
         age_s = time.monotonic() - self._unheeded[1]
         return self._unheeded[0] if age_s < min(_TO_SAVE_S, ran.total_seconds()) else None
 
-    async def find_meaning_of_notice(self) -> None:
+    async def find_meaning_of_stop_signal(self) -> None:
         """Find out what the notice meant, if there is one: a signal has many meanings."""
         self.dismissed = None
-        await self.learn_cause()
+        await self.learn_why_attempt_ends()
         if self.notice is not None and self._wished and not self.cancelled:
-            self._withdraw_notice(self.notice)
+            self._dismiss_stop_signal(self.notice)
 
-    async def learn_cause(self) -> None:
+    async def learn_why_attempt_ends(self) -> None:
         """Find out what ends the attempt, if anything does, and who starts the run again."""
         if self.notice is not None:
-            await asyncio.gather(self.learn_whether_cancelled(), self._ask_scheduler())
+            await asyncio.gather(self.learn_whether_cancelled(), self._ask_scheduler_for_end_cause())
 
     async def learn_whether_cancelled(self) -> None:
         """Read whether the user has asked for the end, unless that takes too long."""
-        asked = await aside_within(_ANSWER_S, self.attempt.is_cancelled, otherwise=False)
+        asked = await run_in_thread_within(_ANSWER_S, self.attempt.is_cancelled, otherwise=False)
         self.cancelled = self.cancelled or asked
 
-    async def _ask_scheduler(self) -> None:
+    async def _ask_scheduler_for_end_cause(self) -> None:
         allocation, notice = self.assignment.allocation, self.notice
         if allocation is None or notice is None or notice.cause is Cause.time_limit:
             return
-        ending = await aside_within(_ANSWER_S, allocation.why, None)
+        ending = await run_in_thread_within(_ANSWER_S, allocation.why, None)
         if ending is None:
             return
         self.cancelled = self.cancelled or ending.cancelled
@@ -174,21 +173,20 @@ class Notices:
         self.notice = replace(notice, cause=cause, restarts=ending.restarts)
         self._wished = self._wished and ending.cause is None
         if ending.runs_on and not self.told.is_set() and not self.cancelled:
-            self._withdraw_notice(self.notice)
+            self._dismiss_stop_signal(self.notice)
 
-    def _withdraw_notice(self, notice: StopNotice) -> None:
+    def _dismiss_stop_signal(self, notice: StopNotice) -> None:
         """Withdraw a notice that ends nothing; the next one counts as the first."""
         self.dismissed, self.notice = notice, None
         self._wished = False
         self.noticed.clear()
         self.told.clear()
 
-    async def await_preemption(self) -> None:
+    async def hold_allocation_for_preemption(self) -> None:
         """Hold the allocation if only the step was asked to stop and Slurm requeues the job.
 
-        Preemption with a grace period sends SIGTERM to the step at its beginning and to the batch
-        side at its end (22.05). A job that leaves in between has ended by itself and is not
-        requeued.
+        Preemption with a grace period sends SIGTERM to the step at its beginning and to the batch side at its
+        end (22.05). A job that leaves in between has ended by itself and is not requeued.
         """
         heard_by_step_only = (
             self.notice is not None
@@ -197,4 +195,4 @@ class Notices:
             and not self.told.is_set()
         )
         if self.assignment.requeue and heard_by_step_only:
-            await done_within(_GRACE_AT_MOST_S, self.told.wait())
+            await await_with_limit(_GRACE_AT_MOST_S, self.told.wait())

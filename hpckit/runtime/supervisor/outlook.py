@@ -11,20 +11,20 @@ from typing import TypeVar
 
 from hpckit.model import events
 from hpckit.model.launch import Recovery, StragglerPolicy
-from hpckit.planning.recovery.decide import decide, end_by_notice
+from hpckit.planning.recovery.decide import decide_after_round, decide_end_after_notice
 from hpckit.planning.recovery.ledger import Ledger
-from hpckit.planning.recovery.node_choice import first_nodes, network_order
+from hpckit.planning.recovery.node_choice import choose_first_round_nodes, sort_nodes_by_switches
 from hpckit.planning.recovery.round_view import (
     Action,
     EndAttempt,
     RoundView,
     StopNotice,
-    round_followed,
+    build_round_event_for_action,
 )
 from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import TERMINAL
-from hpckit.runtime.foreground import ended_by_keyboard
+from hpckit.runtime.foreground import find_keyboard_signal
 from hpckit.runtime.supervisor.agents import Peer
 from hpckit.runtime.supervisor.attempt import Attempt
 from hpckit.runtime.supervisor.node_inspections import NodeInspections
@@ -71,7 +71,7 @@ class Outlook:
     @property
     def can_save(self) -> bool:
         """Whether ranks that are asked to save do so, and continue."""
-        return self.stepping_round is not None and self.notices.deadline.has_saved
+        return self.stepping_round is not None and self.notices.deadline.has_measured_a_save
 
     @property
     def usual_step(self) -> timedelta | None:
@@ -82,18 +82,18 @@ class Outlook:
         state = None if self.round is None else self.round.state
         return None if state is None or state.step is None else state.usual_step
 
-    def complete_view(self, view: RoundView) -> RoundView:
+    def complete_round_view(self, view: RoundView) -> RoundView:
         """Add to a round's view what is known outside the round."""
         notices, sizes = self.notices, self.wanted_size.round_sizes
-        ended = filter(None, map(ended_by_keyboard, view.exits))
+        ended = filter(None, map(find_keyboard_signal, view.exits))
         by_keyboard = next(ended, None) if TERMINAL in self.assignment.environ else None
         notice = notices.notice or (by_keyboard and StopNotice(signal=by_keyboard)) or None
         return replace(
             view,
             attempt=self.attempt.number,
-            saved=notices.deadline.has_saved,
+            saved=notices.deadline.has_measured_a_save,
             notice=notice,
-            dismissed=notices.dismissed or notices.find_unmet_request(view.ran),
+            dismissed=notices.dismissed or notices.find_unmet_save_request(view.ran),
             cancelled=bool(notice and (by_keyboard or notices.cancelled)),
             draining=self.draining,
             slow=self.slow if self.policy.on_straggler is StragglerPolicy.move else {},
@@ -102,40 +102,38 @@ class Outlook:
             fewest=sizes.fewest,
             replica_nodes=sizes.replica_nodes,
             fallback_nodes=sizes.fallback,
-            resizing=self.wanted_size.loses_satellites,
+            resizing=self.wanted_size.is_round_losing_satellites,
             grown_from=self.wanted_size.grown_from,
             requeues=self.assignment.allocation is not None and self.policy.requeue,
         )
 
-    def choose_first_nodes(self, peers: Sequence[Peer]) -> tuple[str, ...]:
+    def choose_nodes_of_first_round(self, peers: Sequence[Peer]) -> tuple[str, ...]:
         """Return the nodes of the first round, out of these."""
         sizes = self.wanted_size.round_sizes
-        ordered = network_order(
+        ordered = sort_nodes_by_switches(
             tuple(peer.node for peer in peers),
             {peer.node: peer.switches for peer in peers},
             replica_nodes=sizes.replica_nodes,
             domain_nodes=self.assignment.settings.cluster.nvlink_nodes,
         )
         unhealthy = self.inspections.unhealthy
-        return first_nodes(ordered, self.past, self.policy, sizes, unhealthy, now())
+        return choose_first_round_nodes(ordered, self.past, self.policy, sizes, unhealthy, now())
 
-    def follow_round(self, view: RoundView) -> tuple[Action, events.RoundEnded]:
+    def decide_what_follows_round(self, view: RoundView) -> tuple[Action, events.RoundEnded]:
         """Return what follows an ended round, and its record, which is part of the past now."""
-        view = self.complete_view(view)
-        action = decide(view, self.policy, self.past)
-        ended = round_followed(view, action)
-        self.past = self.past.after(ended, self.attempt.number, ran=view.ran)
+        view = self.complete_round_view(view)
+        action = decide_after_round(view, self.policy, self.past)
+        ended = build_round_event_for_action(view, action)
+        self.past = self.past.after_round(ended, self.attempt.number, ran=view.ran)
         return action, ended
 
-    def end_if_stopped(self) -> EndAttempt:
+    def decide_end_if_stopped_now(self) -> EndAttempt:
         """Return how the attempt would end if its ranks left now because of a notice."""
         view = RoundView(round=0, at=now(), exits=())
-        known = self.complete_view(view if self.round is None else self.round.view_now())
+        known = self.complete_round_view(view if self.round is None else self.round.view_now())
         notice = known.notice or StopNotice(signal="")
-        return end_by_notice(known, notice, self.policy, self.past)
+        return decide_end_after_notice(known, notice, self.policy, self.past)
 
-    def judge_round(
-        self, rule: Callable[[RoundView, Recovery, Ledger], Judged], view: RoundView
-    ) -> Judged:
+    def judge_round(self, rule: Callable[[RoundView, Recovery, Ledger], Judged], view: RoundView) -> Judged:
         """Return what a rule of planning.recovery says of a round, with all that is known."""
-        return rule(self.complete_view(view), self.policy, self.past)
+        return rule(self.complete_round_view(view), self.policy, self.past)

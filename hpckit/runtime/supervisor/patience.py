@@ -26,7 +26,7 @@ _PASSING = _FULL | {
 """Errors of a busy or failing-over file server, and of a machine that is short of something."""
 
 
-def retry_passing_errors(work: Callable[[], T], patience_s: float | None = None) -> T:
+def retry_transient_file_errors(work: Callable[[], T], patience_s: float | None = None) -> T:
     """Return what the work returns; retry for `patience_s` if its OSError may pass."""
     limit_s = PATIENCE_S if patience_s is None else patience_s
     deadline, pause_s = time.monotonic() + limit_s, _FIRST_PAUSE_S
@@ -40,6 +40,6 @@ def retry_passing_errors(work: Callable[[], T], patience_s: float | None = None)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def cause_of_own_failure(error: OSError) -> Cause:
+def cause_of_supervisor_failure(error: OSError) -> Cause:
     """Return the cause for a failure of the supervisor itself with this error."""
     return Cause.disk_full if error.errno in _FULL else Cause.launcher_lost

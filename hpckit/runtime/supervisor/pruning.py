@@ -18,7 +18,7 @@ from hpckit.model.messages import Reported
 from hpckit.model.search import Pruner
 from hpckit.record.launches import Launch
 from hpckit.runtime.study.access import open_trial
-from hpckit.runtime.threads import aside
+from hpckit.runtime.threads import run_in_thread
 from hpckit.values import dataclass, field
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ class TrialPruner:
     _trial: optuna.Trial | None = field(default=None, init=False)
     _known: set[int] = field(default_factory=set, init=False)
 
-    def add_report(self, report: Reported) -> None:
+    def queue_report_for_study(self, report: Reported) -> None:
         """Add a report."""
         self._reports.put_nowait(report)
 
-    async def await_verdict(self) -> bool:
+    async def await_prune_decision(self) -> bool:
         """Pass reports on as they come; return True once the study says that the run is to end.
 
         A study that cannot be asked ends nothing: a warning is printed, and the run continues.
@@ -50,13 +50,13 @@ class TrialPruner:
                 reports = [await self._reports.get()]
                 while not self._reports.empty():
                     reports.append(self._reports.get_nowait())
-                is_over = await aside(partial(self._ask_study, reports))
+                is_over = await run_in_thread(partial(self._report_and_ask_to_prune, reports))
         except (HpckitError, OSError, ValueError, KeyError, RuntimeError) as error:
             sys.stderr.write(f"hpckit: warning: pruning has stopped: {error}\n")
             return False
         return True
 
-    def _ask_study(self, reports: Sequence[Reported]) -> bool:
+    def _report_and_ask_to_prune(self, reports: Sequence[Reported]) -> bool:
         if self._trial is None:
             self._trial, self._known = open_trial(self.launch, self.index)
         trial = self._trial

@@ -11,14 +11,14 @@ from datetime import timedelta
 from functools import partial
 
 from hpckit.model import events, messages
-from hpckit.model.counted import counted
+from hpckit.model.counted import format_count
 from hpckit.model.elastic import Resize, ResizeAnswer, ResizeRequest
 from hpckit.model.states import DrainAction
-from hpckit.planning.fallback import layout_of_world
-from hpckit.planning.layout import layout_of
-from hpckit.planning.recovery.boundary import on_resize, resizable_nodes
+from hpckit.planning.fallback import find_layout_for_ranks
+from hpckit.planning.layout import plan_run_layout
+from hpckit.planning.recovery.boundary import decide_on_resize, list_nodes_for_resize
 from hpckit.planning.recovery.round_view import NewRound, RoundView
-from hpckit.planning.recovery.run_size import least_replicas, replicas_to_order, worth_growing
+from hpckit.planning.recovery.run_size import count_replicas_to_order, find_min_replicas, is_growth_worthwhile
 from hpckit.planning.rounds.round_state import RoundState
 from hpckit.runtime.clock import now
 from hpckit.runtime.mailbox import resize_mailbox
@@ -27,7 +27,7 @@ from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.outlook import Outlook
 from hpckit.runtime.supervisor.round import Round
 from hpckit.runtime.supervisor.wanted_size import WantedSize
-from hpckit.runtime.threads import aside, done_within
+from hpckit.runtime.threads import await_with_limit, run_in_thread
 from hpckit.values import dataclass, field, replace
 
 LOOK_S = 2.0
@@ -53,36 +53,36 @@ class Resizing:
     def _wanted(self) -> WantedSize:
         return self.outlook.wanted_size
 
-    async def follow_requests(self) -> None:
+    async def end_rounds_to_resize(self) -> None:
         """Have a round leave once it can continue in the size it was asked for; until cancelled."""
         while True:
-            await done_within(LOOK_S, self._wanted.news.wait())
+            await await_with_limit(LOOK_S, self._wanted.news.wait())
             self._wanted.news.clear()
             round_ = self.outlook.stepping_round
             if self._wanted.asked and round_ is not None:
-                await self._leave_if_resizable(round_)
+                await self._end_round_if_resizable(round_)
 
-    async def _leave_if_resizable(self, round_: Round) -> None:
+    async def _end_round_if_resizable(self, round_: Round) -> None:
         view = round_.view_now()
-        action = self.outlook.judge_round(on_resize, view)
+        action = self.outlook.judge_round(decide_on_resize, view)
         gone = {*view.members} - {*view.standing}
         if isinstance(action, NewRound) or gone:
             # Nodes that leave take their ranks with them, whatever follows.
-            await round_.ask_ranks_to_leave()
+            await round_.ask_ranks_to_save_and_leave()
             return
-        await self._release_satellites(view.members)
+        await self._release_unused_satellites(view.members)
         wanted = self._wanted.round_sizes.wanted
         if action.because != self._told and len(view.members) != wanted:
             self._told = action.because
             words = f"asked for another number of replicas, and not there yet: {action.because}"
             self.journal.record_warning(words)
 
-    async def note_new_round(self, members: tuple[str, ...]) -> None:
+    async def update_for_new_round(self, members: tuple[str, ...]) -> None:
         """Note which nodes a new round has; let satellites go that are not needed any more."""
-        self._wanted.note_members(members)
+        self._wanted.record_round_members(members)
         self._warn_of_fallback(len(members))
-        await self._release_satellites(members)
-        self._wanted.note_waiting_satellites()
+        await self._release_unused_satellites(members)
+        self._wanted.keep_request_if_satellites_wait()
         self._told = ""
 
     def _warn_of_fallback(self, nodes: int) -> None:
@@ -90,21 +90,21 @@ class Resizing:
         if nodes % self._wanted.size.replica_nodes == 0:
             return
         settings = self.agents.settings
-        layout = layout_of_world(settings, nodes * settings.resources.tasks_per_node)
+        layout = find_layout_for_ranks(settings, nodes * settings.resources.tasks_per_node)
         words = (
-            f"no whole replica of {layout_of(settings)} on {counted(nodes, 'node')}: the run "
-            f"continues as {layout} (parallel.fallback)"
+            f"no whole replica of {plan_run_layout(settings)} on {format_count(nodes, 'node')}: "
+            f"the run continues as {layout} (parallel.fallback)"
         )
         self.journal.record_warning(words)
 
-    def _list_idle_nodes(self, view: RoundView, after: int = 0) -> Sequence[str]:
+    def _list_partial_replica_nodes(self, view: RoundView, after: int = 0) -> Sequence[str]:
         """Return the usable nodes without ranks that are too few for a replica.
 
         Not among them are those for `after` replicas, and as many as resources.spare_nodes. The
         nodes of a round that has no whole replica (parallel.fallback) are among them.
         """
         whole = self._wanted.size.replica_nodes
-        usable = self.outlook.judge_round(resizable_nodes, view)
+        usable = self.outlook.judge_round(list_nodes_for_resize, view)
         idle = [node for node in usable if node not in view.members]
         kept = after * whole + self.agents.settings.resources.spare_nodes
         part = view.members[: len(view.members) % whole]
@@ -114,61 +114,63 @@ class Resizing:
     def undo_growth(self, because: str) -> None:
         """Have no more replicas than before the present round, which failed at once."""
         wanted = self._wanted
-        wanted.size = wanted.size.shrunk(len(wanted.grown_from) // wanted.size.replica_nodes)
+        wanted.size = wanted.size.with_bound(len(wanted.grown_from) // wanted.size.replica_nodes)
         words = f"growing was undone, as the first round with more replicas failed: {because}"
         self.journal.record_warning(words)
 
-    async def _release_satellites(self, members: tuple[str, ...]) -> None:
+    async def _release_unused_satellites(self, members: tuple[str, ...]) -> None:
         """Let satellites go that no rank runs on, and that are leaving or not needed any more."""
-        peers, size = self.agents.peers.values(), self._wanted.size
+        peers = self.agents.peers.values()
         there = {peer.satellite for peer in peers} - {None}
         used = {peer.satellite for peer in peers if peer.node in members}
         for satellite in filter(None, there - used):
-            own = self.agents.list_satellite_peers(satellite)
+            own, size = self.agents.list_satellite_peers(satellite), self._wanted.size
             if size.bound is not None and len(members) >= size.bound * size.replica_nodes:
                 self.agents.dismiss_satellite(satellite, "the run has no use for it")
             if any(peer.leaving for peer in own):
                 for peer in own:
                     await self.agents.send_message(peer.node_rank, messages.Shutdown())
 
-    async def answer_requests(self, before: int, _: int) -> None:
+    async def answer_resize_requests(self, before: int, _: int) -> None:
         """Answer the requests after this one, in their order."""
         mailbox = resize_mailbox(self.journal.paths)
-        for request in await aside(lambda: mailbox.requested(before)):
-            write = partial(mailbox.write, self._take_request(request))
-            self.journal.files.queue_latest_work(f"resize {request.id}", write)
+        for request in await run_in_thread(lambda: mailbox.read_requests(before)):
+            write = partial(mailbox.put_answer, self._accept_or_refuse_resize(request))
+            self.journal.files.queue_replaceable_work(f"resize {request.id}", write)
 
-    def _take_request(self, request: ResizeRequest) -> ResizeAnswer:
+    def _accept_or_refuse_resize(self, request: ResizeRequest) -> ResizeAnswer:
         """Take a request in; nothing changes if it is refused."""
         round_, wanted = self.outlook.round, self._wanted
         size = wanted.size
         nodes = wanted.round_sizes.wanted if round_ is None else len(round_.state.members)
         held = nodes // size.replica_nodes
         answer = ResizeAnswer(id=request.id, at=now(), replicas=held)
-        refused = self._refuse_request(request, held)
+        refused = self._explain_resize_refusal(request, held)
         if refused is not None:
             return replace(answer, refused=refused)
         if request.resize is Resize.shrink:
-            wanted.size, wanted.asked = size.shrunk(request.replicas), True
+            wanted.size, wanted.asked = size.with_bound(request.replicas), True
             return answer
         view = None if round_ is None else round_.view_now()
         there: Sequence[object] = self.agents.standing_peers
         if view is not None:
-            there = self.outlook.judge_round(resizable_nodes, view)
-        standing = size.standing(request.replicas, len(there), wanted.count_satellites())
-        wanted.size, wanted.asked = size.grown(request.replicas), wanted.asked or standing > 0
-        idle = () if view is None else self._list_idle_nodes(view, standing)
+            there = self.outlook.judge_round(list_nodes_for_resize, view)
+        standing = size.count_replicas_held_by_bound(
+            request.replicas, len(there), wanted.count_staying_satellite_nodes()
+        )
+        wanted.size, wanted.asked = (size.with_raised_bound(request.replicas), wanted.asked or standing > 0)
+        idle = () if view is None else self._list_partial_replica_nodes(view, standing)
         return replace(answer, standing=standing, idle_nodes=len(idle))
 
-    def _refuse_request(self, request: ResizeRequest, held: int) -> str | None:
+    def _explain_resize_refusal(self, request: ResizeRequest, held: int) -> str | None:
         if request.replicas < 1:
             return f"{request.replicas} is no number of replicas"
         if request.resize is Resize.grow:
-            return self._wanted.size.not_grown(request.replicas, held)
-        least = least_replicas(self.agents.settings)
-        return self._wanted.size.not_shrunk(request.replicas, held, least)
+            return self._wanted.size.explain_no_growth(request.replicas, held)
+        least = find_min_replicas(self.agents.settings)
+        return self._wanted.size.explain_no_shrink(request.replicas, held, least)
 
-    def dismiss_drained(self, found: Mapping[str, str], *, saved: bool) -> Mapping[str, str]:
+    def dismiss_drained_satellites(self, found: Mapping[str, str], *, saved: bool) -> Mapping[str, str]:
         """Let drained satellites go once the run has saved; return the other nodes of `found`.
 
         The nodes of the satellite's job are left together, as they came together.
@@ -181,9 +183,7 @@ class Resizing:
                 continue
             why = f" ({found[node]})" if found[node] else ""
             self.agents.dismiss_satellite(peer.satellite, f"{node} is being drained{why}")
-            told = events.NodeDraining(
-                at=now(), node=node, reason=found[node], action=DrainAction.leave
-            )
+            told = events.NodeDraining(at=now(), node=node, reason=found[node], action=DrainAction.leave)
             self.journal.record_event(told)
             self._wanted.ask_for_resize()
         return {node: why for node, why in found.items() if node not in brought}
@@ -199,18 +199,18 @@ class Resizing:
             return
         view, size = round_.view_now(), self._wanted.size
         held, whole = len(view.members), size.replica_nodes
-        action = self.outlook.judge_round(on_resize, view)
+        action = self.outlook.judge_round(decide_on_resize, view)
         if isinstance(action, NewRound):
-            worth = _is_worth_restart(round_.state, len(action.nodes), duration)
+            worth = _is_growth_worth_restart(round_.state, len(action.nodes), duration)
             if worth and not self._wanted.asked:
                 self._wanted.ask_for_resize()
             return
-        missing = replicas_to_order(size, held // whole, self._count_coming() + self._refused)
+        missing = count_replicas_to_order(size, held // whole, self._count_awaited_replicas() + self._refused)
         ready, after = missing > 0 and view.ran >= _SETTLED, (held // whole + missing) * whole
-        if ready and _is_worth_restart(round_.state, after, duration):
-            await self._submit_satellite(missing, len(self._list_idle_nodes(view)))
+        if ready and _is_growth_worth_restart(round_.state, after, duration):
+            await self._submit_satellite(missing, len(self._list_partial_replica_nodes(view)))
 
-    def _count_coming(self) -> int:
+    def _count_awaited_replicas(self) -> int:
         """Return how many replicas are to be completed by nodes that have yet to come."""
         arrivals = self.agents.arrivals
         orders = self._ordered.items()
@@ -221,8 +221,8 @@ class Resizing:
         regrow = None if allocation is None else allocation.regrow
         if regrow is None:
             return
-        lost = counted(replicas, "lost replica")
-        submitted = await aside(lambda: regrow(replicas, idle))
+        lost = format_count(replicas, "lost replica")
+        submitted = await run_in_thread(lambda: regrow(replicas, idle))
         if submitted is None:
             self._refused += replicas
             words = f"no satellite job could be submitted to bring {lost} back"
@@ -234,9 +234,7 @@ class Resizing:
         self.journal.record_warning(words)
 
 
-def _is_worth_restart(state: RoundState, nodes: int, save: timedelta) -> bool:
+def _is_growth_worth_restart(state: RoundState, nodes: int, save: timedelta) -> bool:
     """Return whether a round grows to this many nodes without being asked; a save takes so long."""
     left = state.remaining_time
-    return left is not None and worth_growing(
-        len(state.members), nodes, left, state.start_up + save
-    )
+    return left is not None and is_growth_worthwhile(len(state.members), nodes, left, state.start_up + save)

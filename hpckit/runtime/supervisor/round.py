@@ -10,28 +10,21 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from hpckit.model import events, messages
-from hpckit.model.cluster.nodes import compress_nodes
+from hpckit.model.cluster.nodes import compress_to_hostlist
 from hpckit.model.failure import StacksAnswer
 from hpckit.model.launch import LaunchConfig
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import RoundView
 from hpckit.planning.rounds.hang_report import HangReport
 from hpckit.planning.rounds.round_state import Phase, RoundState
-from hpckit.planning.rounds.round_turns import (
-    Heard,
-    Instruction,
-    NoteStep,
-    Send,
-    Turn,
-    advance_round,
-)
+from hpckit.planning.rounds.round_turns import Heard, Instruction, NoteStep, Send, Turn, advance_round
 from hpckit.runtime.clock import now
-from hpckit.runtime.mailbox import write_answer
+from hpckit.runtime.mailbox import write_answer_file
 from hpckit.runtime.supervisor.agents import Agents, Peer
 from hpckit.runtime.supervisor.journal import Journal
-from hpckit.runtime.supervisor.node_inspections import find_address, find_master_host
+from hpckit.runtime.supervisor.node_inspections import find_address_for_other_nodes, find_master_host
 from hpckit.runtime.supervisor.pruning import TrialPruner
-from hpckit.runtime.threads import done_within
+from hpckit.runtime.threads import await_with_limit
 from hpckit.values import dataclass, field
 
 _COLLECT_S = 8.0
@@ -43,13 +36,13 @@ def make_start_orders(
 ) -> dict[int, messages.StartRound]:
     """Return the orders to start a round on these members, by node rank, without the port."""
     tasks = settings.resources.tasks_per_node
-    mtbf = past.between_failures(timedelta(hours=settings.checkpoint.mtbf_hours))
-    nodes = compress_nodes([peer.node for peer in members])
+    mtbf = past.mean_time_between_failures(timedelta(hours=settings.checkpoint.mtbf_hours))
+    nodes = compress_to_hostlist([peer.node for peer in members])
     return {
         peer.node_rank: messages.StartRound(
             round=number,
             nodes=nodes,
-            address=find_address(peer, members),
+            address=find_address_for_other_nodes(peer, members),
             node_rank=place,
             first_rank=place * tasks,
             local_world_size=tasks,
@@ -85,33 +78,33 @@ class Round:
 
     async def run_to_end(self) -> RoundView:
         """Start all ranks and return when none is left."""
-        judging = asyncio.create_task(self._prune_if_judged())
+        judging = asyncio.create_task(self._prune_on_study_decision())
         turn: Heard | Turn = Turn.begin
         try:
             while await self.take_turn(turn):
                 if self.state.phase > Phase.watching:
                     judging.cancel()
-                turn = await self._await_turn()
+                turn = await self._await_message_or_timeout()
         finally:
             judging.cancel()
         return self.view_now()
 
-    async def _prune_if_judged(self) -> None:
-        if self.pruner is not None and await self.pruner.await_verdict():
+    async def _prune_on_study_decision(self) -> None:
+        if self.pruner is not None and await self.pruner.await_prune_decision():
             await self.agents.broadcast_message(messages.Prune())
 
-    async def ask_ranks_to_leave(self) -> None:
+    async def ask_ranks_to_save_and_leave(self) -> None:
         """Have all ranks save and leave at their next boundary, however long that takes."""
         await self.take_turn(Turn.leave)
 
     def view_now(self) -> RoundView:
         """Return the current state of the round."""
         agents = self.agents
-        return self.state.make_view(
+        return self.state.build_view_for_decisions(
             agents.standing_nodes, agents.given_up_s, time.monotonic(), now()
         )
 
-    async def _await_turn(self) -> Heard | Turn:
+    async def _await_message_or_timeout(self) -> Heard | Turn:
         until = self.state.until
         limit_s = None if until == math.inf else max(until - time.monotonic(), 0.0)
         noticed = None if self.state.noticed else self.noticed
@@ -137,12 +130,12 @@ class Round:
             case Send(message=message, to=int(node_rank)):
                 await self.agents.send_message(node_rank, message)
             case NoteStep(step=step, total=total, last=last):
-                self.journal.note_step(self.state.number, step, total, last=last)
+                self.journal.write_step_progress(self.state.number, step, total, last=last)
             case Heard(message=messages.StackSaved() | messages.StacksSaved() as message):
-                self._keep_stacks(instruction.sender, message)
+                self._add_stacks_from_agent(instruction.sender, message)
             case Heard(message=messages.Reported() as report):
                 if self.pruner is not None:
-                    self.pruner.add_report(report)
+                    self.pruner.queue_report_for_study(report)
             case Heard():
                 await self.pass_on(self.state, instruction)
             case events.Event():
@@ -156,7 +149,7 @@ class Round:
         self._request, self._stacks = request, HangReport()
         self._stacks_complete.clear()
         await self.agents.broadcast_message(messages.SaveStacks(request=request))
-        await done_within(_COLLECT_S, self._stacks_complete.wait())
+        await await_with_limit(_COLLECT_S, self._stacks_complete.wait())
         found = self._stacks
         silent = (node for rank, node in state.members.items() if rank not in found.complete)
         return StacksAnswer(
@@ -168,7 +161,7 @@ class Round:
             layout=state.layout,
         )
 
-    def _keep_stacks(
+    def _add_stacks_from_agent(
         self, sender: int, message: messages.StackSaved | messages.StacksSaved
     ) -> None:
         if message.request == self._request:  # else it comes too late
@@ -185,6 +178,6 @@ async def answer_stacks_request(journal: Journal, round_: Round | None, request:
 
     def write() -> None:
         with contextlib.suppress(OSError):  # whoever asked is told that no answer came
-            write_answer(file, answer)
+            write_answer_file(file, answer)
 
-    journal.files.queue_latest_work(file.name, write)
+    journal.files.queue_replaceable_work(file.name, write)

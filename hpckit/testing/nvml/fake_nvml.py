@@ -173,7 +173,7 @@ class FakeNvml:
         for index in range(gpus):
             self._add_gpu(index, kind)
         if mig:
-            self._divide(kind, mig)
+            self._divide_into_mig_devices(kind, mig)
         self.save()
 
     def _add_gpu(self, index: int, kind: FakeGpuProfile) -> None:
@@ -184,7 +184,7 @@ class FakeNvml:
         facts |= {f"field.{number}": 0 for number in kind.fields}
         self.state |= {f"g{index}.{key}": value for key, value in facts.items()}
 
-    def _divide(self, kind: FakeGpuProfile, slices: Sequence[int]) -> None:
+    def _divide_into_mig_devices(self, kind: FakeGpuProfile, slices: Sequence[int]) -> None:
         self.state |= {"g0.mig": 1, "g0.mig.count": len(slices)}
         for place, count in enumerate(slices):
             self.state |= {
@@ -205,7 +205,7 @@ class FakeNvml:
 
     def save(self) -> None:
         """Write the state, as a whole."""
-        lines = (f"{key} = {_text(value)}" for key, value in self.state.items())
+        lines = (f"{key} = {_format_state_value(value)}" for key, value in self.state.items())
         part = self.file.with_suffix(".part")
         part.write_text("\n".join(lines) + "\n", encoding="utf-8")
         part.replace(self.file)
@@ -246,11 +246,11 @@ class FakeNvml:
         self.change({"driver.loaded": 0})
 
     def load_driver(self) -> None:
-        """Let the driver be back: what knew the one before has to begin anew."""
+        """Load the driver again: programs that used it before must initialise it again."""
         self.change({"driver.loaded": 1, "generation": int(self.state["generation"]) + 1})
 
 
-def _text(value: _Value) -> str:
+def _format_state_value(value: _Value) -> str:
     # Whole numbers in full: counters are beyond the digits of a short float.
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     return str(int(value)) if whole else str(value)

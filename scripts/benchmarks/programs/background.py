@@ -47,7 +47,7 @@ class Hpckit:
 
     def done(self) -> bool:
         """Whether no save is in flight."""
-        return not self.checkpointer.saving
+        return not self.checkpointer.is_saving
 
     def close(self) -> None:
         """Release resources."""
@@ -71,9 +71,7 @@ class Torch:
         If it were removed before, the new save could reuse its space on disk and in memory.
         """
         step = next(self.steps)
-        tensors = capture_state(
-            self.objects, (step, 0), dist.get_rank(), dist.get_world_size()
-        ).tensors
+        tensors = capture_state(self.objects, (step, 0), dist.get_rank(), dist.get_world_size()).tensors
         self.future = async_save(
             dict(tensors),
             storage_writer=FileSystemWriter(self.folder / str(step), sync_files=True),

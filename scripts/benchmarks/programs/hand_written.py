@@ -39,9 +39,7 @@ class Attention(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.query, self.key, self.value, self.out = (
-            nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4)
-        )
+        self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
         self.ringed = False
 
     def forward(self, x: Tensor) -> Tensor:
@@ -159,13 +157,9 @@ def cut(model: Model, mesh: Any) -> None:
         **dict.fromkeys(("attention.out", "feed.down"), scattered),
     }
     ends = {
-        "tokens": RowwiseParallel(
-            input_layouts=whole, output_layouts=along, use_local_output=False
-        ),
+        "tokens": RowwiseParallel(input_layouts=whole, output_layouts=along, use_local_output=False),
         "norm": SequenceParallel(),
-        "head": ColwiseParallel(
-            input_layouts=along, output_layouts=Shard(-1), use_local_output=False
-        ),
+        "head": ColwiseParallel(input_layouts=along, output_layouts=Shard(-1), use_local_output=False),
     }
     for one in model.blocks:
         parallelize_module(one, mesh, block)
@@ -287,6 +281,6 @@ def send_on(part: Tensor) -> tuple[list[Any], Tensor]:
 
 def arrived(works: list[Any], coming: Tensor) -> Tensor:
     """Wait for what is under way."""
-    for one in works:
-        one.wait()
+    for work in works:
+        work.wait()
     return coming

@@ -65,9 +65,7 @@ def run_of(layout: Layout) -> ParallelRun:
         num_nodes=1,
         source=RankSource.torchrun,
     )
-    return ParallelRun(
-        info=info, device=torch.device("cpu"), seed=1, layout=layout, parallel=Parallel()
-    )
+    return ParallelRun(info=info, device=torch.device("cpu"), seed=1, layout=layout, parallel=Parallel())
 
 
 def by_hpckit(layout: Layout) -> tuple[nn.Module, Step]:
@@ -85,9 +83,7 @@ def batch(layout: Layout, step: int) -> tuple[Tensor, Tensor]:
     return own[:, :-1], own[:, 1:]
 
 
-def timed_step(
-    optimizer: Any, step: Step, given: tuple[Tensor, Tensor]
-) -> tuple[float, float, float]:
+def timed_step(optimizer: Any, step: Step, given: tuple[Tensor, Tensor]) -> tuple[float, float, float]:
     """Return the seconds of one whole step, the CPU seconds that this rank took for it, and MiB.
 
     All ranks begin together, and the step ends with the last. The MiB are what this machine sent to

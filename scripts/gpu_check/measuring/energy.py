@@ -122,7 +122,7 @@ def recorded_window(attempt: Path) -> tuple[float, float] | None:
     rows = list(_rows(attempt))
     if not rows:
         return None
-    return min(one[0] for one in rows), max(one[1] for one in rows)
+    return min(row[0] for row in rows), max(row[1] for row in rows)
 
 
 def _rows(attempt: Path) -> Iterator[tuple[float, float]]:

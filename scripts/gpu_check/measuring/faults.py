@@ -44,9 +44,7 @@ def _snapshot(file: Path) -> dict[str, Any] | None:
         return None
     held = pickle.loads(file.read_bytes())  # noqa: S301  # our own, of a moment ago
     traces = [entry for device in held["device_traces"] for entry in device]
-    named = [
-        one for one in traces if any("gpu_work" in frame["filename"] for frame in one["frames"])
-    ]
+    named = [trace for trace in traces if any("gpu_work" in frame["filename"] for frame in trace["frames"])]
     return {
         "bytes": file.stat().st_size,
         "segments": len(held["segments"]),
@@ -84,10 +82,7 @@ def _start(scene: Scene, name: str) -> Launched:
         *("experiment=function", "recovery=never", *(() if alone else two)),
         f"entry_point=gpu_work:{'wait_alone' if alone else 'stop_a_rank'}",
         *(_PATIENT if times_out else _HANGS),
-        *(
-            f"+backend={name.split(maxsplit=1)[0]}",
-            f"+timeout_s={_TIMEOUT_S if times_out else 600}",
-        ),
+        *(f"+backend={name.split(maxsplit=1)[0]}", f"+timeout_s={_TIMEOUT_S if times_out else 600}"),
         *("preflight=off", "observe=off", f"name=recorder-{name.replace(' ', '-')}"),
         wait=False,
     )

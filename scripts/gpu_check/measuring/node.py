@@ -10,10 +10,10 @@ from typing import Any
 
 from gpu_check.scene import NotRunError, Scene, failure_words
 from hpckit.model.plain import to_plain
-from hpckit.observe.gpus import read_driver
+from hpckit.observe.gpus import read_driver_and_gpus
 from hpckit.observe.nvml.backend import read_pcie_link
-from hpckit.observe.nvml.bindings import load_bindings
-from hpckit.runtime.preflight.speeds import measure_speeds
+from hpckit.observe.nvml.bindings import import_nvml_bindings
+from hpckit.runtime.preflight.speeds import measure_device_speeds
 
 _SPEEDS_S = 40.0
 _COPY_S = 3.0
@@ -47,9 +47,9 @@ def measure_transfers(scene: Scene) -> dict[str, Any]:
     """Run what a medium inspection runs on the GPU; then read its PCIe link while data flows."""
     if not scene.machine.on_gpu:
         raise NotRunError("torch sees no GPU to copy to")
-    uuid = (read_driver({}).gpus or ())[0].uuid
+    uuid = (read_driver_and_gpus({}).gpus or ())[0].uuid
     measured: dict[str, Any] = {"idle_link": to_plain(read_pcie_link(uuid))}
-    speeds = measure_speeds(dict(os.environ), [uuid], cpus=8, limit_s=_SPEEDS_S)
+    speeds = measure_device_speeds(dict(os.environ), [uuid], cpus=8, limit_s=_SPEEDS_S)
     measured["speed"] = to_plain(speeds[0])
     scene.keep(measured)
     measured["loaded"] = _copying(uuid)
@@ -74,7 +74,7 @@ def _copying(uuid: str) -> dict[str, Any]:
     thread.start()
     began, said = time.monotonic(), list[int]()
     link = None
-    nvml = load_bindings()
+    nvml = import_nvml_bindings()
     nvml.nvmlInit()
     while time.monotonic() - began < _COPY_S:
         link = read_pcie_link(uuid)

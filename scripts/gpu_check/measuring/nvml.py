@@ -14,8 +14,8 @@ from gpu_check.recording import RecordingNvml
 from gpu_check.scene import NotRunError, Scene
 from hpckit.model.plain import to_plain
 from hpckit.observe.gpu_choice import GpuChoice
-from hpckit.observe.gpus import read_driver
-from hpckit.observe.machine import read_node_links
+from hpckit.observe.gpus import read_driver_and_gpus
+from hpckit.observe.machine import read_node_and_gpu_links
 from hpckit.observe.nvml.backend import NvmlBackend, read_pcie_link
 
 RECORDED = "nvml.json"
@@ -63,20 +63,20 @@ def measure_nvml(scene: Scene) -> dict[str, Any]:
         raise NotRunError(f"NVML does not open: {error}") from None
     measured: dict[str, Any] = {
         "torch": {"name": scene.machine.gpu, "memory_bytes": scene.machine.gpu_bytes},
-        "devices": [to_plain(one) for one in backend.devices()],
+        "devices": [to_plain(device) for device in backend.devices()],
     }
     recorded = {"attached": nvml.begin()}
     measured["idle"] = _samples(backend)
     recorded["idle"] = nvml.begin()
     measured["loaded"], measured["transfer"] = _under_load(scene, backend)
     recorded["loaded"] = nvml.begin()
-    measured["health"] = [to_plain(one) for one in read_driver({}, lost=True).gpus or ()]
-    measured["links"] = to_plain(read_node_links("node", {}))
-    measured["driver"] = to_plain(read_driver({}))
+    measured["health"] = [to_plain(gpu) for gpu in read_driver_and_gpus({}, lost=True).gpus or ()]
+    measured["links"] = to_plain(read_node_and_gpu_links("node", {}))
+    measured["driver"] = to_plain(read_driver_and_gpus({}))
     recorded["asked once"] = nvml.begin()
     _ask_more(nvml)
     recorded["more"] = nvml.begin()
-    measured["events"] = [to_plain(one) for one in backend.events()]
+    measured["events"] = [to_plain(event) for event in backend.events()]
     backend.close()
     measured["calls"] = sum(len(one) for one in recorded.values())
     text = json.dumps({"v": 1, "phases": recorded}, indent=0)

@@ -12,10 +12,10 @@ from typing import Any
 from benchmarks.gpu import TINY, Case, charlm_plan, gpu_cases
 
 from gpu_check.scene import UNDER_WAY, Launched, MeasureError, NotRunError, Scene, failure_words
-from hpckit.features.capacity.gpus import GPUS, gpu_called
+from hpckit.features.capacity.gpus import GPUS, find_gpu_by_driver_name
 from hpckit.features.capacity.model_plan import CapacityPlan
 from hpckit.features.capacity.model_setup import GpuSpec, NumberType
-from hpckit.model.environment.torch_version import OLDEST_FOR_LAYOUTS, is_older, text_of
+from hpckit.model.environment.torch_version import OLDEST_FOR_LAYOUTS, format_version, is_version_older
 
 _FUNCTION = ("experiment=function", "preflight=off")
 _CHARLM_STEPS = 20
@@ -35,17 +35,15 @@ _PROFILED_ROWS = 32
 def too_old(scene: Scene) -> str:
     """Return why this torch is not for layouts, and not for bf16; empty if it is."""
     torch = scene.machine.torch
-    if not is_older(torch, OLDEST_FOR_LAYOUTS) or scene.machine.older_torch:
+    if not is_version_older(torch, OLDEST_FOR_LAYOUTS) or scene.machine.older_torch:
         return ""
-    return (
-        f"torch {torch} is older than {text_of(OLDEST_FOR_LAYOUTS)}, and --older-torch is not set"
-    )
+    return f"torch {torch} is older than {format_version(OLDEST_FOR_LAYOUTS)}, and --older-torch is not set"
 
 
 def _spec(scene: Scene) -> GpuSpec:
     if not scene.machine.on_gpu:
         return GPUS["A100-80"]
-    spec = gpu_called(scene.machine.gpu)
+    spec = find_gpu_by_driver_name(scene.machine.gpu)
     if spec is None:
         raise NotRunError(f"hpckit's catalogue does not know {scene.machine.gpu}")
     return spec
@@ -55,12 +53,12 @@ def measure_memory(scene: Scene) -> dict[str, Any]:
     """Train GPTs of different batch, recomputation and optimizer; add what is planned of each."""
     spec, reason = _spec(scene), too_old(scene)
     all_cases = gpu_cases() if scene.machine.on_gpu else _tiny_cases()
-    cases = [one for one in all_cases if not reason or one.precision is NumberType.fp32]
-    left = [f"{_named(one)}: {reason}" for one in all_cases if one not in cases]
+    cases = [case for case in all_cases if not reason or case.precision is NumberType.fp32]
+    left = [f"{_named(case)}: {reason}" for case in all_cases if case not in cases]
     measured = {"gpu": spec.name, "on_gpu": scene.machine.on_gpu, "left_out": left}
     rows: list[dict[str, Any]] = []
-    for name in dict.fromkeys(one.name for one in cases):
-        own = [one for one in cases if one.name == name]
+    for name in dict.fromkeys(case.name for case in cases):
+        own = [case for case in cases if case.name == name]
         points = [one.point for one in own]
         train = (*_FUNCTION, "entry_point=gpu_work:train_gpt", "parallel=none")
         for row, case in zip(_rows(scene.sweep(points, *train)), own, strict=True):
@@ -147,10 +145,7 @@ def _layout_points(*, on_gpu: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     for name in _LAYOUTS:
         yield f"{name}, bf16", {**base, "parallel": name}
     for again in ("blocks", "selective"):
-        yield (
-            f"fsdp, bf16, recompute {again}",
-            {**base, "parallel": "fsdp", "parallel.recompute": again},
-        )
+        yield (f"fsdp, bf16, recompute {again}", {**base, "parallel": "fsdp", "parallel.recompute": again})
     if not on_gpu:
         return
     for kind in ("flash", "math"):
@@ -171,14 +166,12 @@ def _layout_points(*, on_gpu: bool) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def measure_profile(scene: Scene) -> dict[str, Any]:
     """Start a training, and ask it for a profile of five steps."""
-    large = next(one for one in gpu_cases() if one.rows == _PROFILED_ROWS)
+    large = next(case for case in gpu_cases() if case.rows == _PROFILED_ROWS)
     case = large if scene.machine.on_gpu else Case(name="tiny", shape=TINY, rows=2)
     precision = NumberType.fp32 if too_old(scene) else case.precision
     words = replace(case, precision=precision).words
-    endless = tuple("+steps=1000000" if one.startswith("+steps=") else one for one in words)
-    named = tuple(
-        "entry_point=gpu_work:train_gpt" if "entry_point=" in one else one for one in endless
-    )
+    endless = tuple("+steps=1000000" if word.startswith("+steps=") else word for word in words)
+    named = tuple("entry_point=gpu_work:train_gpt" if "entry_point=" in one else one for one in endless)
     launched = scene.launch(*named, "parallel=none", "preflight=off", wait=False)
     try:
         _wait_for_steps(launched)

@@ -108,18 +108,16 @@ def lay_out(config: Any, run: Run) -> None:
     _allow_older_torch(config)
     text, _ = charlm.read_corpus(training_bytes=2**18, heldout_bytes=1)
     model = run.parallelize(
-        lambda: charlm.Transformer(
-            width=config.width, layers=2, heads=config.heads, context=config.context
-        ),
-        charlm.plan_of(config.heads),
+        lambda: charlm.Transformer(width=config.width, layers=2, heads=config.heads, context=config.context),
+        charlm.build_layout_plan(config.heads),
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses, times = [], []
     with _attention(config.attention):
         for step in run.steps(config.steps):
             began = time.perf_counter()
-            starts = charlm.batch_starts(len(text) - config.context, config.rows, 7, step)
-            rows = charlm.cut(text, starts, config.context).to(run.device)
+            starts = charlm.draw_batch_starts(len(text) - config.context, config.rows, 7, step)
+            rows = charlm.cut_sequences(text, starts, config.context).to(run.device)
             optimizer.zero_grad()
             losses.append(float(run.train_step(model, rows[:, :-1], rows[:, 1:])))
             run.clip_grad_norm_(model, 1.0)

@@ -13,7 +13,7 @@ from tiers import thorough
 from waiting import until
 
 from hpckit.model import events
-from hpckit.record.attempts import read_attempts
+from hpckit.record.attempts import read_events_by_attempt
 from hpckit.record.launches import load_launch
 from hpckit.record.store import read_json
 
@@ -38,9 +38,7 @@ echo "$HPCKIT_RUN_INDEX" >> $here/ended
 def launch(shell: Any, *words: str, does: str) -> str:
     """Launch runs that do this, and return the launch's id."""
     (shell.cwd / "run.sh").write_text(RUN)
-    command = "command=[sh,${oc.env:PWD}/run.sh,'${params.does}']".replace(
-        "${oc.env:PWD}", str(shell.cwd)
-    )
+    command = "command=[sh,${oc.env:PWD}/run.sh,'${params.does}']".replace("${oc.env:PWD}", str(shell.cwd))
     said = shell("launch", "--json", "--no-check", *QUICK, command, *words, f"+params.does={does}")
     assert said.code == 0, said.err
     name: str = json.loads(said.out)["launch"]
@@ -63,17 +61,14 @@ def lines(shell: Any, name: str) -> Counter[int]:
 
 def attempts(shell: Any, run: int) -> list[list[events.Event]]:
     """Return the events of each attempt of a run."""
-    return [list(told) for _, told in read_attempts(load_launch(shell.outputs[0]).paths.run(run))]
+    return [list(told) for _, told in read_events_by_attempt(load_launch(shell.outputs[0]).paths.run(run))]
 
 
 @thorough
 def test_runs_of_one_job_have_each_their_own_end(slurm_shell: Any) -> None:
     """One crashes, one loses its supervisor, one is cancelled, one waits: the others complete."""
     name = launch(
-        slurm_shell,
-        "sweep.runs_per_job=3",
-        "sweep.max_concurrent=3",
-        does="crash,lose,wait,fine,fine,fine",
+        slurm_shell, "sweep.runs_per_job=3", "sweep.max_concurrent=3", does="crash,lose,wait,fine,fine,fine"
     )
     until(lambda: lines(slurm_shell, "ended") == Counter([1, 3, 4, 5]))
     until(lambda: states(slurm_shell)[2] == "running")
@@ -100,16 +95,9 @@ def test_runs_of_one_job_have_each_their_own_end(slurm_shell: Any) -> None:
 
 
 @thorough
-def test_job_that_is_requeued_takes_only_what_is_unfinished(
-    slurm_shell: Any, fake_slurm: Any
-) -> None:
+def test_job_that_is_requeued_takes_only_what_is_unfinished(slurm_shell: Any, fake_slurm: Any) -> None:
     """Its next start finds what it had, ends it, and works through the rest; nothing twice."""
-    launch(
-        slurm_shell,
-        "sweep.runs_per_job=2",
-        "sweep.max_concurrent=2",
-        does="fine,wait,wait,fine,crash",
-    )
+    launch(slurm_shell, "sweep.runs_per_job=2", "sweep.max_concurrent=2", does="fine,wait,wait,fine,crash")
     until(lambda: lines(slurm_shell, "began") == Counter([0, 1, 2]))
     (job,) = {run["job"] for run in json.loads(slurm_shell("status", "--json").out)["runs"]}
     fake_slurm.slurm("scontrol", "requeue", job)
@@ -118,7 +106,7 @@ def test_job_that_is_requeued_takes_only_what_is_unfinished(
     until(lambda: set(states(slurm_shell)) == {"completed", "failed"})
     assert states(slurm_shell) == [*["completed"] * 4, "failed"]
     assert lines(slurm_shell, "ended") == Counter([0, 1, 2, 3])
-    first = [one for one in attempts(slurm_shell, 1)[0] if isinstance(one, events.AttemptEnded)]
+    first = [attempt for attempt in attempts(slurm_shell, 1)[0] if isinstance(attempt, events.AttemptEnded)]
     assert [one.state for one in first] == ["interrupted"]
     claims = sorted((slurm_shell.outputs[0] / "claims" / "0").iterdir())
     assert [read_json(claim)["restart_count"] for claim in claims] == [0, 1, 1, 1, 1]

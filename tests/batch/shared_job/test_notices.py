@@ -51,9 +51,7 @@ class Node:
         path.write_text(text)
         path.chmod(0o755)
 
-    def notices(
-        self, heard: Heard, *, left_s: float = 3600, requeues: bool = True
-    ) -> SharedJobNotices:
+    def notices(self, heard: Heard, *, left_s: float = 3600, requeues: bool = True) -> SharedJobNotices:
         """Return who hears for a job that has so long."""
         environ = {
             "PATH": os.environ["PATH"],
@@ -93,7 +91,7 @@ async def until(done: Callable[[], object]) -> None:
 
 async def keep_time(notices: SharedJobNotices, done: Callable[[], object]) -> None:
     """Keep the job's time until it is done, and end that as the job does."""
-    task = asyncio.create_task(notices.keep_time())
+    task = asyncio.create_task(notices.watch_job_time_limit())
     await until(done)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -109,7 +107,7 @@ def test_job_begins_no_run_and_then_leaves_before_its_limit(node: Node) -> None:
 
     asyncio.run(use())
     assert heard.words == ["close", "SIGUSR1"]
-    limits = SharedJobNotes(node.folder).limits()
+    limits = SharedJobNotes(node.folder).wait_for_job_time_limits()
     assert limits.end_s is not None
 
 
@@ -130,8 +128,8 @@ def test_warning_long_before_the_limit_ends_nothing(
     async def use() -> None:
         notices = node.notices(heard, left_s=left_s)
         notices.takes = timedelta()
-        notices.listen()
-        task = asyncio.create_task(notices.keep_time())
+        notices.install_signal_handlers()
+        task = asyncio.create_task(notices.watch_job_time_limit())
         await until(lambda: notices.deadline.known)
         os.kill(os.getpid(), number)
         await until(lambda: heard.words)
@@ -150,9 +148,9 @@ def test_preemption_that_only_steps_are_told_of_is_heard(node: Node) -> None:
     async def use() -> bool:
         notices = node.notices(heard)
         await keep_time(notices, lambda: heard.words)
-        waiting = asyncio.create_task(notices.await_preemption())
+        waiting = asyncio.create_task(notices.wait_for_announced_preemption())
         _, late = await asyncio.wait([waiting], timeout=0.2)
-        notices.listen()
+        notices.install_signal_handlers()
         os.kill(os.getpid(), signal.SIGTERM)
         await waiting
         return bool(late)
@@ -167,8 +165,8 @@ def test_step_that_cannot_be_had_is_no_notice(node: Node) -> None:
 
     async def use() -> None:
         notices = node.notices(heard)
-        notices.listen()
-        task = asyncio.create_task(notices.keep_time())
+        notices.install_signal_handlers()
+        task = asyncio.create_task(notices.watch_job_time_limit())
         await until((node.folder / "limits.json").exists)
         await asyncio.sleep(0.5)
         assert heard.words == []
@@ -176,7 +174,7 @@ def test_step_that_cannot_be_had_is_no_notice(node: Node) -> None:
         await until(lambda: heard.words)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await notices.await_preemption()
+        await notices.wait_for_announced_preemption()
 
     asyncio.run(use())
     assert heard.words == ["SIGINT"]

@@ -13,9 +13,9 @@ from waiting import until
 
 from hpckit.errors import SchedulerRefusedError
 from hpckit.model import events
-from hpckit.record.launch_events import record_event
-from hpckit.record.launches import load_launch, read_launch_history, read_runs
-from hpckit.record.lock import exclusive
+from hpckit.record.launch_events import record_launch_event
+from hpckit.record.launches import load_launch, read_launch_history, read_run_records
+from hpckit.record.lock import hold_lock
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ QUICK = ("experiment=command", "code.snapshot=false", "cluster=slurm")
 
 def auto_resume_jobs(shell: Any) -> list[events.JobAdded]:
     """Return the auto-resume jobs that were added to the launch."""
-    added = [one for one in shell.events(shell.outputs[0]) if isinstance(one, events.JobAdded)]
+    added = [event for event in shell.events(shell.outputs[0]) if isinstance(event, events.JobAdded)]
     return [one for one in added if not one.job.runs]
 
 
@@ -56,16 +56,14 @@ def test_auto_resume_brings_a_launch_to_its_end(
     assert said.code == 0, said.err
     assert "auto-resume job" in said.out
     until(lambda: not living(fake_slurm))
-    assert [one.state for one in read_runs(load_launch(slurm_shell.outputs[0]))] == [
+    assert [record.state for record in read_run_records(load_launch(slurm_shell.outputs[0]))] == [
         "completed",
         "completed",
     ]
     assert attempts(slurm_shell) == [1, 3]
     assert len(auto_resume_jobs(slurm_shell)) == 3
-    assert "no run continues" in log_of_auto_resume(
-        slurm_shell, auto_resume_jobs(slurm_shell)[-1].job.index
-    )
-    added = [one for one in slurm_shell.events(slurm_shell.outputs[0]) if one.kind == "job_added"]
+    assert "no run continues" in log_of_auto_resume(slurm_shell, auto_resume_jobs(slurm_shell)[-1].job.index)
+    added = [event for event in slurm_shell.events(slurm_shell.outputs[0]) if event.kind == "job_added"]
     assert not any(one.fresh for one in added)
 
 
@@ -90,10 +88,7 @@ def test_auto_resume_job_waits_for_what_it_resumed(slurm_shell: Any, fake_slurm:
     assert said["auto_resume_job"] != said["jobs"][0]
     name = first.job.name
     assert sorted(living(fake_slurm)) == sorted([said["launch"], name])
-    assert (
-        json.loads(slurm_shell("status", "--json").out)["auto_resume_job"]
-        == said["auto_resume_job"]
-    )
+    assert json.loads(slurm_shell("status", "--json").out)["auto_resume_job"] == said["auto_resume_job"]
     assert f"auto-resume job {said['auto_resume_job']} resumes" in slurm_shell("status").out
     again = slurm_shell("auto-resume", str(slurm_shell.outputs[0]), "--job", "7")
     assert again.code == 0, again.err
@@ -132,9 +127,7 @@ def test_auto_resume_job_is_cancelled_with_its_launch(slurm_shell: Any, fake_slu
 
 
 @thorough
-def test_auto_resume_job_waits_for_slurm(
-    slurm_shell: Any, fake_slurm: Any, lose_supervisor: Any
-) -> None:
+def test_auto_resume_job_waits_for_slurm(slurm_shell: Any, fake_slurm: Any, lose_supervisor: Any) -> None:
     """Away for a while: it goes on when Slurm answers, and resumes what there is to resume."""
     slurm_shell("launch", "--wait", *QUICK, lose_supervisor(), "+params.i=2")
     folder = slurm_shell.outputs[0]
@@ -168,10 +161,10 @@ def test_auto_resume_job_settles_a_submission_without_an_answer(
     long_ago = datetime(2025, 1, 1, tzinfo=UTC)
     job = launch.jobs[0]
     intent = events.SubmitIntended(at=long_ago, job_index=0, job_name=job.name)
-    record_event(launch.paths, intent)
+    record_launch_event(launch.paths, intent)
     said = slurm_shell("auto-resume", str(launch.folder), "--job", "9")
     assert said.code == 0, said.err
-    adopted = [one for one in slurm_shell.events(launch.folder) if getattr(one, "adopted", False)]
+    adopted = [event for event in slurm_shell.events(launch.folder) if getattr(event, "adopted", False)]
     assert [one.job_index for one in adopted] == [0]
     until(lambda: not living(fake_slurm))
     assert attempts(slurm_shell) == [2]
@@ -182,16 +175,14 @@ def test_auto_resume_job_gives_way_to_somebody_who_resumes(slurm_shell: Any) -> 
     slurm_shell("launch", "--wait", *QUICK, "command=true")
     launch = load_launch(slurm_shell.outputs[0])
     slurm_shell.faster = 2000
-    with exclusive(launch.paths.resume_lock, at=launch.created_at, what="is at it"):
+    with hold_lock(launch.paths.resume_lock, at=launch.created_at, what="is at it"):
         said = slurm_shell("auto-resume", str(launch.folder), "--job", "9")
     assert said.code == 2
     assert "is resuming" in said.err
 
 
 @thorough
-def test_resume_by_hand_gives_the_launch_its_auto_resume_job_again(
-    slurm_shell: Any, fake_slurm: Any
-) -> None:
+def test_resume_by_hand_gives_the_launch_its_auto_resume_job_again(slurm_shell: Any, fake_slurm: Any) -> None:
     """After the last auto-resume job has left, a resume brings one back, where there was one."""
     command = "command=[sh,-c,'test -e $HPCKIT_PROJECT/fixed']"
     slurm_shell("launch", "--auto-resume", *QUICK, command)
@@ -201,7 +192,7 @@ def test_resume_by_hand_gives_the_launch_its_auto_resume_job_again(
     assert slurm_shell("resume").code == 0
     assert len(auto_resume_jobs(slurm_shell)) == 2
     until(lambda: not living(fake_slurm))
-    assert read_runs(load_launch(slurm_shell.outputs[0]))[0].state == "completed"
+    assert read_run_records(load_launch(slurm_shell.outputs[0]))[0].state == "completed"
 
 
 def test_auto_resume_dry_run_shows_the_auto_resume_job_and_leaves_nothing(slurm_shell: Any) -> None:
@@ -246,15 +237,13 @@ def test_detach_is_the_default_by_name(slurm_shell: Any) -> None:
     assert slurm_shell("launch", "--detach", "--wait", *QUICK, command).code == 2
     assert slurm_shell.outputs == []
     assert slurm_shell("launch", "--detach", *QUICK, command).code == 0
-    (record,) = read_runs(load_launch(slurm_shell.outputs[0]))
+    (record,) = read_run_records(load_launch(slurm_shell.outputs[0]))
     assert record.state != "completed"
     gate.touch()
-    until(lambda: read_runs(load_launch(slurm_shell.outputs[0]))[0].state == "completed")
+    until(lambda: read_run_records(load_launch(slurm_shell.outputs[0]))[0].state == "completed")
 
 
-def test_auto_resume_says_when_the_auto_resume_job_is_refused(
-    slurm_shell: Any, fake_slurm: Any
-) -> None:
+def test_auto_resume_says_when_the_auto_resume_job_is_refused(slurm_shell: Any, fake_slurm: Any) -> None:
     """The runs are under way, and that nothing will resume them is an error with its way out."""
     program = fake_slurm.bin_dir / "sbatch"
     real = fake_slurm.bin_dir / "real" / "sbatch"
@@ -273,7 +262,7 @@ def test_auto_resume_says_when_the_auto_resume_job_is_refused(
     assert "hpckit watch" in said.err
     history = read_launch_history(load_launch(slurm_shell.outputs[0]))
     assert history.auto_resume_job is None
-    until(lambda: read_runs(load_launch(slurm_shell.outputs[0]))[0].state == "completed")
+    until(lambda: read_run_records(load_launch(slurm_shell.outputs[0]))[0].state == "completed")
 
 
 def test_auto_resume_wants_a_template_with_a_block_for_it(slurm_shell: Any) -> None:
@@ -293,7 +282,7 @@ def test_auto_resume_job_leaves_a_submission_that_is_under_way(slurm_shell: Any)
     launch = load_launch(slurm_shell.outputs[0])
     at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=9)
     intent = events.SubmitIntended(at=at, job_index=0, job_name=launch.jobs[0].name)
-    record_event(launch.paths, intent)
+    record_launch_event(launch.paths, intent)
     said = slurm_shell("auto-resume", str(launch.folder), "--job", "9")
     assert said.code == 0, said.err
     assert "is being submitted" in said.err

@@ -17,7 +17,7 @@ from hpckit.errors import SchedulerAwayError, UsageError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
 from hpckit.record.launches import read_launch_events
-from hpckit.record.process import start_mark, this_host
+from hpckit.record.process import read_process_start_id, this_host
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 def carrier(child: subprocess.Popen[bytes]) -> tuple[str, int, str]:
     """Return how records name a process."""
-    return (this_host(), child.pid, start_mark(child.pid) or "")
+    return (this_host(), child.pid, read_process_start_id(child.pid) or "")
 
 
 def wishes(launch: Any) -> list[tuple[int, ...]]:
@@ -95,9 +95,7 @@ def test_cancel_of_a_run_signals_its_supervisor(
     assert wishes(launch) == [(1,)]
 
 
-def test_cancel_of_a_launch_signals_the_local_executor(
-    desk: Any, process: subprocess.Popen[bytes]
-) -> None:
+def test_cancel_of_a_launch_signals_the_local_executor(desk: Any, process: subprocess.Popen[bytes]) -> None:
     """A whole local launch is stopped by asking its executor to leave."""
     launch = desk.freeze(sweep=[("a=1",), ("a=2",)])
     host, pid, mark = carrier(process)
@@ -183,9 +181,7 @@ def test_cancel_finds_a_job_whose_answer_was_lost(on_slurm: Any, fake_slurm: Any
     name = launch.jobs[0].name
     intent = events.SubmitIntended(at=launch.created_at, job_index=0, job_name=name)
     on_slurm.tell(launch, intent)
-    job = fake_slurm.slurm(
-        "sbatch", "--parsable", "--hold", f"--job-name={name}", "--wrap=true"
-    ).strip()
+    job = fake_slurm.slurm("sbatch", "--parsable", "--hold", f"--job-name={name}", "--wrap=true").strip()
     on_slurm.say("cancel")
     said = fake_slurm.slurm("sacct", f"--jobs={job}", "--noheader", "--parsable2", "--format=State")
     assert said.startswith("CANCELLED")

@@ -21,17 +21,17 @@ from cli_world import make_context
 from waiting import LIMIT_S, until
 
 from hpckit.cli.commands.act.chaos import run
-from hpckit.cli.main import verb_parser
+from hpckit.cli.main import build_verb_parser
 from hpckit.errors import ForeignError, NotFoundError, SchedulerRefusedError, UsageError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
 from hpckit.model.parallel.layout import Layout
 from hpckit.operations.running.inject_fault import MissedError
-from hpckit.record.launches import load_launch, read_runs
-from hpckit.record.process import start_mark, this_host
-from hpckit.record.store import read_events, read_lines
+from hpckit.record.launches import load_launch, read_run_records
+from hpckit.record.process import read_process_start_id, this_host
+from hpckit.record.store import read_events, read_json_lines
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
-from hpckit.runtime.checkpoint.manifest import NAME, FileSum, Manifest, commit
+from hpckit.runtime.checkpoint.manifest import NAME, FileSum, Manifest, commit_checkpoint
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -66,7 +66,7 @@ def scene(desk: Any, writer: Any, start: Any) -> Any:
         if job is not None:
             desk.tell(launch, events.Submitted(at=launch.created_at, job_index=0, job=job))
         supervisor = start()
-        process = (this_host(), supervisor.pid, start_mark(supervisor.pid) or "")
+        process = (this_host(), supervisor.pid, read_process_start_id(supervisor.pid) or "")
         writer(launch=launch).start(process=process, job=job)
         attempt = launch.paths.run(0).attempt(1).folder
         ranks = [start(HPCKIT_ATTEMPT_DIR=str(attempt), HPCKIT_RANK=str(rank)) for rank in range(2)]
@@ -77,7 +77,7 @@ def scene(desk: Any, writer: Any, start: Any) -> Any:
 
 def injected(launch: Any) -> list[tuple[str, str]]:
     """Return fault and outcome of every line of the run's chaos.jsonl."""
-    return [(line["fault"], line["outcome"]) for line in read_lines(log_of(launch))]
+    return [(line["fault"], line["outcome"]) for line in read_json_lines(log_of(launch))]
 
 
 def log_of(launch: Any) -> Path:
@@ -156,7 +156,7 @@ def test_chaos_refuses_to_guess_between_runs(desk: Any, scene: Any, writer: Any)
     """Where two runs of a launch run, the user has to name one."""
     launch, processes = scene(sweep=[("a=1",), ("a=2",)])
     pid = processes[0].pid
-    writer(launch=launch, index=1).start(process=(this_host(), pid, start_mark(pid) or ""))
+    writer(launch=launch, index=1).start(process=(this_host(), pid, read_process_start_id(pid) or ""))
     with pytest.raises(UsageError, match="several"):
         desk.say("chaos", "kill")
     assert desk.say("chaos", f"{launch.id}.0", "kill").code == 0
@@ -184,24 +184,22 @@ def test_chaos_refuses_a_run_of_another_host(desk: Any, writer: Any) -> None:
     [
         ((), "no fault is named"),
         (("kill", "--mtbf", "soon"), "not a duration"),
-        (("kill", "--for", "1m"), "at random"),
+        (("kill", "--for", "1m"), "only for random faults"),
         (("kill", "--faults", "stop", "--mtbf", "1s"), "given twice"),
-        (("hang",), "no fault that can be injected here"),
+        (("hang",), "not a fault that can be injected here"),
         (("flip",), "destroys the newest checkpoint"),
-        (("requeue",), "is Slurm's to do"),
+        (("requeue",), "can only be done by Slurm"),
         (("kill_node", "node=n2"), "sandbox only"),
         (("kill_node", "node=n2", "--sandbox", "nowhere"), "no sandbox program"),
     ],
 )
-def test_chaos_refuses_what_makes_no_sense(
-    desk: Any, scene: Any, words: tuple[str, ...], said: str
-) -> None:
+def test_chaos_refuses_what_makes_no_sense(desk: Any, scene: Any, words: tuple[str, ...], said: str) -> None:
     """Each refusal is an error of usage, before anything was done."""
     launch, processes = scene()
     with pytest.raises(UsageError, match=said) as caught:
         desk.say("chaos", *words)
     assert caught.value.hint
-    assert ([one.poll() for one in processes], injected(launch)) == ([None] * 3, [])
+    assert ([process.poll() for process in processes], injected(launch)) == ([None] * 3, [])
 
 
 def test_chaos_names_a_misspelt_fault_beside_the_missing_launch(desk: Any) -> None:
@@ -215,7 +213,7 @@ def test_chaos_names_a_misspelt_fault_beside_the_missing_launch(desk: Any) -> No
 def commit_one(launch: Any) -> None:
     """Commit a checkpoint of two files."""
     checkpoint_folder = CheckpointFolder(launch.paths.run(0).checkpoints)
-    folder = checkpoint_folder.new(10, 1)
+    folder = checkpoint_folder.make_save_folder(10, 1)
     sums = {}
     for name, size in (("__0_0.distcp", 3000), (".metadata", 1000)):
         (folder / name).write_bytes(bytes(size))
@@ -225,24 +223,22 @@ def commit_one(launch: Any) -> None:
         samples=0,
         batches=Fraction(0),
         epoch=1,
-        serial=len(checkpoint_folder.entries()),
+        serial=len(checkpoint_folder.list_entries()),
         layout=Layout(replicate=2),
         objects=("model",),
         files=sums,
         created_at="",
     )
-    commit(folder, manifest, lambda: True)
+    commit_checkpoint(folder, manifest, lambda: True)
 
 
 def newest(launch: Any) -> Path:
     """Return the newest checkpoint's folder."""
-    folder: Path = CheckpointFolder(launch.paths.run(0).checkpoints).entries()[0].folder
+    folder: Path = CheckpointFolder(launch.paths.run(0).checkpoints).list_entries()[0].folder
     return folder
 
 
-@pytest.mark.parametrize(
-    ("fraction", "name", "at"), [("0", ".metadata", 0), ("0.25", "__0_0.distcp", 0)]
-)
+@pytest.mark.parametrize(("fraction", "name", "at"), [("0", ".metadata", 0), ("0.25", "__0_0.distcp", 0)])
 def test_chaos_flips_one_bit_where_it_is_told(
     desk: Any, scene: Any, fraction: str, name: str, at: int
 ) -> None:
@@ -261,9 +257,9 @@ def test_chaos_truncates_and_tears_the_newest_checkpoint(desk: Any, scene: Any) 
     commit_one(launch)
     commit_one(launch)
     desk.say("chaos", "tear", "truncate", "--yes")
-    entries = CheckpointFolder(launch.paths.run(0).checkpoints).entries()
-    assert sorted(entry.torn for entry in entries) == [False, True]
-    assert [bool(entry.damage) for entry in entries if not entry.torn] == [True]
+    entries = CheckpointFolder(launch.paths.run(0).checkpoints).list_entries()
+    assert sorted(entry.is_uncommitted for entry in entries) == [False, True]
+    assert [bool(entry.damage) for entry in entries if not entry.is_uncommitted] == [True]
     with pytest.raises(MissedError, match="no committed checkpoint"):
         desk.say("chaos", "flip", "--yes")
 
@@ -299,9 +295,7 @@ def on_slurm(desk: Any, scene: Any, fake_slurm: Any) -> Any:
     return launch, processes, job.strip()
 
 
-def test_chaos_reaches_a_rank_through_a_step_on_its_node(
-    desk: Any, on_slurm: Any, fake_slurm: Any
-) -> None:
+def test_chaos_reaches_a_rank_through_a_step_on_its_node(desk: Any, on_slurm: Any, fake_slurm: Any) -> None:
     """On Slurm the signal goes out from a step of the job, beside the agents' own."""
     launch, (_, _, rank), job = on_slurm
     desk.say("chaos", "kill rank=1")
@@ -325,9 +319,7 @@ def test_chaos_reaches_a_rank_here_while_the_controller_is_away(
 LOGGED = 'open(os.environ["FAKE_SLURM_DIR"] + "/asked", "a").write(" ".join(words) + "\\n")'
 
 
-def test_chaos_asks_slurm_for_requeue_and_preemption(
-    desk: Any, on_slurm: Any, fake_slurm: Any
-) -> None:
+def test_chaos_asks_slurm_for_requeue_and_preemption(desk: Any, on_slurm: Any, fake_slurm: Any) -> None:
     """A requeue of the run's job, and a job that wants its nodes in the partition named."""
     _, _, job = on_slurm
     program(fake_slurm.bin_dir / "scontrol", LOGGED)
@@ -346,7 +338,7 @@ def test_chaos_cancels_behind_our_back(desk: Any, on_slurm: Any, fake_slurm: Any
     desk.say("chaos", "scancel")
     states = ["sacct", f"--jobs={job}", "--noheader", "--parsable2", "--format=State"]
     until(lambda: fake_slurm.slurm(*states).startswith("CANCELLED"))
-    assert read_runs(launch)[0].cancel_requested is False
+    assert read_run_records(launch)[0].cancel_requested is False
 
 
 def test_chaos_breaks_nodes_of_the_sandbox(desk: Any, on_slurm: Any, tmp_path: Path) -> None:
@@ -383,7 +375,7 @@ def at_random(desk: Any, *words: str, on_sleep: Callable[[float], None] | None =
         sleep=sleep,
     )
     given = [*words, "--json", "--output-dir", str(desk.folder)]
-    assert run(verb_parser("chaos").parse_intermixed_args(given), context) == 0
+    assert run(build_verb_parser("chaos").parse_intermixed_args(given), context) == 0
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
@@ -394,9 +386,7 @@ def test_chaos_at_random_does_what_its_dry_run_shows(desk: Any, scene: Any) -> N
     planned = at_random(desk, *words, "--dry-run")
     done = at_random(desk, *words)
     keys = ("fault", "after_s", "seed")
-    assert [[line[key] for key in keys] for line in planned] == [
-        [line[key] for key in keys] for line in done
-    ]
+    assert [[line[key] for key in keys] for line in planned] == [[line[key] for key in keys] for line in done]
     assert len(done) > 4
     assert all(line["outcome"] == "injected" for line in done)
     assert [line["after_s"] < 600 for line in done] == [True] * len(done)
@@ -411,9 +401,7 @@ def test_chaos_at_random_goes_on_after_a_miss_and_ends_with_the_run(
     ended: list[float] = []
 
     def end_later(seconds: float) -> None:
-        struck = [
-            line["detail"] for line in read_lines(log_of(launch)) if line["outcome"] == "injected"
-        ]
+        struck = [line["detail"] for line in read_json_lines(log_of(launch)) if line["outcome"] == "injected"]
         for rank in ranks:
             if any(f"pid {rank.pid} " in told for told in struck):
                 rank.wait(timeout=LIMIT_S)  # this clock is faster than any death
@@ -436,11 +424,11 @@ def test_chaos_kills_a_rank_of_a_launch_that_really_runs(shell: Any) -> None:
     paths = launch.paths.run(0).attempt(1)
     with contextlib.ExitStack() as cleaning:
         cleaning.callback(shell, "cancel")
-        until(lambda: read_runs(launch)[0].round is not None)
+        until(lambda: read_run_records(launch)[0].round is not None)
         until(lambda: shell("chaos", "kill rank=0", "--dry-run").code == 0)
         said = shell("chaos", "kill rank=0")
         assert said.code == 0, said.err
-        until(lambda: read_runs(launch)[0].state.ended)
-    exits = [one.exit for one in read_events(paths.events) if isinstance(one, events.RankExited)]
+        until(lambda: read_run_records(launch)[0].state.ended)
+    exits = [event.exit for event in read_events(paths.events) if isinstance(event, events.RankExited)]
     assert [one.signal for one in exits] == ["SIGKILL"]
     assert injected(launch) == [("kill rank=0", "injected")]

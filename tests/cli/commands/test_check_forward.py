@@ -96,7 +96,7 @@ def test_forward_that_fails_in_its_layout_is_an_error(
     """With the layout, the stage and the line of the user's code, and what to do."""
     code, findings = checked(shell, kind, *words)
     assert code == 2
-    (error,) = (one for one in findings if one["severity"] == "error")
+    (error,) = (finding for finding in findings if finding["severity"] == "error")
     assert all(word in error["message"] for word in expected), error
     assert error["hint"]
 

@@ -112,9 +112,7 @@ def checked(project: Any, *words: str, function: str = "train") -> tuple[int, di
 
 def messages(document: dict[str, Any]) -> str:
     """Return what a check found, as lines of severity, key and message."""
-    return "\n".join(
-        f"{one['severity']} {one['key']}: {one['message']}" for one in document["findings"]
-    )
+    return "\n".join(f"{one['severity']} {one['key']}: {one['message']}" for one in document["findings"])
 
 
 def test_a_model_that_fits_is_counted_and_nothing_is_written(project: Any) -> None:
@@ -138,17 +136,13 @@ def test_a_model_that_fits_is_counted_and_nothing_is_written(project: Any) -> No
     ("words", "message"),
     [
         (("parallel=tensor",), "parallel.tensor=8 does not divide the 4 attention heads"),
-        pytest.param(
-            ("parallel=pipeline",), "4 units of the plan cannot make 8 stages", marks=thorough
-        ),
+        pytest.param(("parallel=pipeline",), "4 units of the plan cannot make 8 stages", marks=thorough),
         pytest.param(
             ("parallel=fsdp", "rows=4"),
             "a batch of 4 rows cannot be shared out over 8 data ranks",
             marks=thorough,
         ),
-        pytest.param(
-            ("parallel=fsdp", "+seen=1"), "the batch has 1 rows, and the share 2", marks=thorough
-        ),
+        pytest.param(("parallel=fsdp", "+seen=1"), "the batch has 1 rows, and the share 2", marks=thorough),
         pytest.param(
             ("parallel=fsdp", "parallel.microbatches=3"),
             "a batch of 2 rows on this rank cannot be cut into parallel.microbatches=3",
@@ -179,31 +173,22 @@ def test_a_loop_of_ones_own_over_stages_is_an_error(project: Any) -> None:
     words = ("parallel=layout", "parallel.pipeline=2", "parallel.shard=4")
     code, found = checked(project, *words, function="by_hand")
     assert code == 2
-    assert "error parallel: this Model was called, and with parallel.pipeline" in messages(found)
+    assert "error parallel: this Model was called, but with parallel.pipeline" in messages(found)
 
 
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (
-            "early",
-            "run.parallelize, and ended with ValueError: no data here (train.py",
-        ),
+        ("early", "run.parallelize, and ended with ValueError: no data here (train.py"),
         pytest.param(
             "without",
             "the model could not be checked in its layout: it does not call run.parallelize",
             marks=thorough,
         ),
-        pytest.param(
-            "by_hand",
-            "the model fits its layout, but no batch was checked: ",
-            marks=thorough,
-        ),
+        pytest.param("by_hand", "the model fits its layout, but no batch was checked: ", marks=thorough),
     ],
 )
-def test_code_that_does_not_come_so_far_is_one_warning(
-    project: Any, function: str, message: str
-) -> None:
+def test_code_that_does_not_come_so_far_is_one_warning(project: Any, function: str, message: str) -> None:
     """Which may be right: data, devices or earlier runs may not be here."""
     code, found = checked(project, "parallel=fsdp", function=function)
     assert code == 0
@@ -217,7 +202,7 @@ def test_code_that_takes_too_long_is_ended(project: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(model_check, "PATIENCE", timedelta(seconds=8))
     code, found = checked(project, "parallel=fsdp", function="stuck")
     assert code == 0
-    assert "did not come to a training step within 8 s" in messages(found)
+    assert "did not reach a training step within 8 s" in messages(found)
     assert not running("hpckit.runtime.model_check.process", project.cwd)
 
 
@@ -254,9 +239,7 @@ def test_without_torch_there_is_one_warning(project: Any, tmp_path: Path) -> Non
 
 
 @thorough
-def test_each_layout_of_a_sweep_is_checked_first(
-    project: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_layout_of_a_sweep_is_checked_first(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more runs than are checked, one of each layout comes first; the rest are named."""
     monkeypatch.setattr(model_check, "MODELS", 2)
     words = ("-m", "rows=16,32", "parallel=fsdp,pipeline", "resources.tasks_per_node=4")
@@ -373,9 +356,7 @@ def test_model_is_checked_in_its_fallback_layouts(project: Any) -> None:
         ("misspelt", "blocks.*.upp matches no module", "did you mean blocks.*.up? its modules are"),
     ],
 )
-def test_slips_of_a_call_of_parallelize_are_named(
-    project: Any, function: str, said: str, hint: str
-) -> None:
+def test_slips_of_a_call_of_parallelize_are_named(project: Any, function: str, said: str, hint: str) -> None:
     """A model instead of what builds it, and a typing mistake: what is meant is said."""
     found = project("check", *WORDS, f"entry_point=train:{function}", "parallel=tensor", "--json")
     (finding,) = json.loads(found.out)["findings"]

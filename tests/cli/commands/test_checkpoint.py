@@ -114,14 +114,12 @@ def read_safetensors(file: Path) -> dict[str, torch.Tensor]:
 
 def test_checkpoint_ls_tells_what_there_is(desk: Any, folder: Path) -> None:
     """The newest first, with step, size, layout and what is known of it."""
-    CheckpointFolder(folder).new(5, 1)
+    CheckpointFolder(folder).make_save_folder(5, 1)
     said = [(row["step"], row["state"]) for row in rows(desk, "ls")]
     assert sorted(said) == [(2, "saved"), (4, "saved"), (5, "unfinished")]
     newest = next(row for row in rows(desk, "ls") if row["step"] == 4)
     assert newest["objects"] == ["model", "optimizer"]
-    assert newest["layout"] == dict.fromkeys(
-        ("replicate", "pipeline", "shard", "context", "tensor"), 1
-    )
+    assert newest["layout"] == dict.fromkeys(("replicate", "pipeline", "shard", "context", "tensor"), 1)
     assert newest["bytes"] == sum(one.stat().st_size for one in path_of(folder, 4).glob("[_.]*"))
     text = desk.say("checkpoint", "ls").out
     assert path_of(folder, 4).name in text
@@ -156,10 +154,8 @@ def test_checkpoint_export_has_every_tensor_of_the_model(
     target.parent.mkdir()
     said = desk.say("checkpoint", "export", "-o", str(target))
     assert said.code == 0
-    assert "left out _extra_state: no tensors" in said.err
-    state = (
-        torch.load(target, weights_only=True) if name == "model.pt" else read_safetensors(target)
-    )
+    assert "left out _extra_state: not tensors" in said.err
+    state = torch.load(target, weights_only=True) if name == "model.pt" else read_safetensors(target)
     assert equal(state, net)
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     assert [one.name for one in target.parent.iterdir()] == [name]
@@ -177,23 +173,19 @@ def test_checkpoint_export_is_what_safetensors_reads(
     assert folder.exists()
 
 
-def test_checkpoint_export_of_an_older_step(
-    desk: Any, folder: Path, net: Net, tmp_path: Path
-) -> None:
+def test_checkpoint_export_of_an_older_step(desk: Any, folder: Path, net: Net, tmp_path: Path) -> None:
     """--step chooses; a step that is not there is named, with those that are."""
     target = tmp_path / "model.pt"
     desk.say("checkpoint", "export", "-o", str(target), "--step", "2")
     older = torch.load(target, weights_only=True)["embed.weight"]
     assert torch.equal(older + 1, net.embed.weight)
-    with pytest.raises(NotFoundError, match="no whole checkpoint of step 3") as raised:
+    with pytest.raises(NotFoundError, match="no complete checkpoint of step 3") as raised:
         desk.say("checkpoint", "export", "-o", str(tmp_path / "other.pt"), "--step", "3")
     assert "step 4, 2" in raised.value.hint
     assert folder.exists()
 
 
-def test_checkpoint_export_replaces_a_file_only_by_force(
-    desk: Any, folder: Path, tmp_path: Path
-) -> None:
+def test_checkpoint_export_replaces_a_file_only_by_force(desk: Any, folder: Path, tmp_path: Path) -> None:
     """Weights of hours are not lost to a name that was used before."""
     assert folder.exists()
     target = tmp_path / "model.pt"
@@ -229,11 +221,9 @@ def test_checkpoint_export_takes_no_older_one_unasked(
         (newest / "manifest.json").unlink()
         (newest / "manifest.json").mkdir()
     target = tmp_path / "model.pt"
-    with pytest.raises(
-        CheckpointError, match=r"the newest checkpoint, is damaged: [^\[]*$"
-    ) as told:
+    with pytest.raises(CheckpointError, match=r"the newest checkpoint, is damaged: [^\[]*$") as told:
         desk.say("checkpoint", "export", "-o", str(target))
-    assert told.value.hint == "--step takes another one: 2"
+    assert told.value.hint == "--step chooses another one: 2"
     assert not target.exists()
     desk.say("checkpoint", "export", "-o", str(target), "--step", "2")
     assert torch.equal(torch.load(target, weights_only=True)["embed.weight"] + 1, net.embed.weight)
@@ -260,7 +250,7 @@ def test_checkpoint_export_without_a_model_is_refused(desk: Any, tmp_path: Path)
     ("words", "why"),
     [
         (("export",), "needs the file to write"),
-        (("export", "-o", "-"), "names no file"),
+        (("export", "-o", "-"), "is not a file here"),
         (("export", "-o", os.devnull), "not a regular file"),
         (("export", "-o", "/"), "is a folder"),
         (("export", "-o", "x.pt", "--json"), "no JSON"),

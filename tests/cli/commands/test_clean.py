@@ -15,8 +15,8 @@ from hpckit.errors import RunError, UsageError
 from hpckit.model import events
 from hpckit.model.launch import Checkpoint, ClusterKind
 from hpckit.model.parallel.layout import Layout
-from hpckit.record.lock import exclusive
-from hpckit.record.process import start_mark, this_host
+from hpckit.record.lock import hold_lock
+from hpckit.record.process import read_process_start_id, this_host
 from hpckit.runtime.checkpoint import journal, manifest
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.manifest import FileSum, Manifest
@@ -43,7 +43,7 @@ def attempts(writer: Any, launch: Any, *, count: int = 2, index: int = 0) -> Any
 
 def save(folder: Path, step: int, *, torn: bool = False, attempt: int = 1) -> Path:
     """Put a checkpoint of 100 bytes on a shelf."""
-    path = CheckpointFolder(folder).new(step, attempt)
+    path = CheckpointFolder(folder).make_save_folder(step, attempt)
     (path / "data").write_bytes(b"x" * 100)
     if not torn:
         saved = Manifest(
@@ -57,7 +57,7 @@ def save(folder: Path, step: int, *, torn: bool = False, attempt: int = 1) -> Pa
             files={"data": FileSum(size=100, crc32=0)},
             created_at="",
         )
-        manifest.commit(path, saved, lambda: True)
+        manifest.commit_checkpoint(path, saved, lambda: True)
     return path
 
 
@@ -93,7 +93,7 @@ def test_clean_keeps_the_record_and_the_last_attempt(desk: Any, completed: Any) 
     desk.say("clean", "--yes")
     run = completed.paths.run(0)
     assert names(run.attempt(1).folder) == ["events.jsonl", "metrics.jsonl", "progress.json"]
-    assert run.attempt(2).round(0).log(0).exists()
+    assert run.attempt(2).round(0).rank_log(0).exists()
     assert run.attempt(2).agents_log.exists()
     assert json.loads(desk.say("status", "--json").out)["runs"][0]["goodput"] == account
     assert clean(desk)["launches"][0]["items"] == []
@@ -139,7 +139,7 @@ def test_clean_spares_runs_that_may_be_alive(desk: Any, writer: Any) -> None:
     attempts(writer, launch)
     attempts(writer, launch, index=1, count=1).interrupt()
     pid = os.getpid()
-    here = (this_host(), pid, start_mark(pid) or "")
+    here = (this_host(), pid, read_process_start_id(pid) or "")
     writer(launch=launch, index=1, attempt=2).start(process=here)
     save(launch.paths.run(0).checkpoints, 1, torn=True)
     document = clean(desk, "--yes", "--checkpoints", "--attempts")
@@ -197,20 +197,18 @@ def test_clean_of_a_run_that_did_not_complete_keeps_two(desk: Any, writer: Any) 
     attempts(writer, launch).fail()
     folder = launch.paths.run(0).checkpoints
     saved = {step: save(folder, step) for step in (1, 2, 3, 4)}
-    journal.record(
-        CheckpointFolder(folder).journal, journal.CheckpointFate.proved, saved[1].name, epoch=1
+    journal.append_checkpoint_fate(
+        CheckpointFolder(folder).journal_path, journal.CheckpointFate.proved, saved[1].name, epoch=1
     )
-    journal.record(
-        CheckpointFolder(folder).journal, journal.CheckpointFate.rejected, saved[4].name, epoch=1
+    journal.append_checkpoint_fate(
+        CheckpointFolder(folder).journal_path, journal.CheckpointFate.rejected, saved[4].name, epoch=1
     )
     desk.say("clean", "--checkpoints=all", "--yes")
     # 4 is of the two newest, 3 and 2 are the newest healthy ones, 1 was proved last.
     assert [step for step, path in saved.items() if path.exists()] == [1, 2, 3, 4]
 
 
-def test_clean_finds_checkpoints_that_are_kept_elsewhere(
-    desk: Any, writer: Any, tmp_path: Path
-) -> None:
+def test_clean_finds_checkpoints_that_are_kept_elsewhere(desk: Any, writer: Any, tmp_path: Path) -> None:
     """checkpoint.dir is cleaned as the run's own folder is."""
     launch = desk.freeze(checkpoint=Checkpoint(dir=str(tmp_path / "scratch")))
     attempts(writer, launch).complete()
@@ -294,13 +292,11 @@ def test_clean_ends_what_a_crash_cut_off(desk: Any, completed: Any) -> None:
     folder = completed.paths.run(0).checkpoints
     step = save(folder, 1)
     places = [(step, folder), (completed.paths.code, completed.folder)]
-    places.append(
-        (completed.paths.run(0).attempt(1).rounds, completed.paths.run(0).attempt(1).folder)
-    )
+    places.append((completed.paths.run(0).attempt(1).rounds, completed.paths.run(0).attempt(1).folder))
     for path, parent in places:
         path.rename(parent / f".removed.{path.name}.0000")
     whys = [item["why"] for item in clean(desk, "--yes")["launches"][0]["items"]]
-    assert whys.count("an earlier clean was cut off") == 3
+    assert whys.count("an earlier clean was interrupted") == 3
     assert list(completed.folder.rglob(".removed*")) == []
 
 
@@ -356,7 +352,7 @@ def test_clean_keeps_off_a_launch_that_somebody_is_resuming(desk: Any, completed
     """One at a time: nothing goes while a resume is under way, and who is at it is said."""
     at = completed.created_at
     with (
-        exclusive(completed.paths.resume_lock, at=at, what="is resuming it"),
+        hold_lock(completed.paths.resume_lock, at=at, what="is resuming it"),
         pytest.raises(RunError, match="is resuming"),
     ):
         desk.say("clean", "--yes")
@@ -384,7 +380,7 @@ def test_clean_takes_a_launch_behind_checkpoints(desk: Any, completed: Any) -> N
 def test_clean_refuses_an_extent_that_is_none(desk: Any) -> None:
     """What stands behind `=` is the value, and never a launch."""
     launch = desk.freeze()
-    with pytest.raises(UsageError, match="--checkpoints is 'foo'; it has to be unproved, old, all"):
+    with pytest.raises(UsageError, match="--checkpoints is 'foo'; it must be unproved, old, all"):
         desk.say("clean", "--checkpoints=foo", "--dry-run")
     for words in (("--checkpoints", launch.id), ("--checkpoints", "old", launch.id)):
         assert launch.id in desk.say("clean", *words, "--dry-run").out

@@ -21,7 +21,10 @@ def diff(desk: Any, old: str, new: str, *words: str) -> dict[str, Any]:
 
 def keys(differences: Any) -> dict[str, tuple[Any, Any, Any]]:
     """Return the differing keys with their values, and in which they are."""
-    return {one["key"]: (one["old"], one["new"], one["only"]) for one in differences}
+    return {
+        difference["key"]: (difference["old"], difference["new"], difference["only"])
+        for difference in differences
+    }
 
 
 def test_diff_of_what_is_the_same_says_so(desk: Any) -> None:
@@ -69,13 +72,10 @@ def test_diff_tells_values_apart_that_python_calls_equal(desk: Any) -> None:
     nan = float("nan")
     old = desk.freeze("x", params={"a": 1, "b": 1, "c": [1], "d": {"e": 0}, "f": nan, "g": 0.0})
     new = desk.freeze(
-        "x",
-        minute=1,
-        params={"a": True, "b": 1.0, "c": [1.0], "d": {"e": False}, "f": nan, "g": 0.0},
+        "x", minute=1, params={"a": True, "b": 1.0, "c": [1.0], "d": {"e": False}, "f": nan, "g": 0.0}
     )
     written = [
-        (one["key"], repr(one["old"]), repr(one["new"]))
-        for one in diff(desk, old.id, new.id)["config"]
+        (one["key"], repr(one["old"]), repr(one["new"])) for one in diff(desk, old.id, new.id)["config"]
     ]
     assert written == [
         ("params.a", "1", "True"),
@@ -91,9 +91,7 @@ def test_diff_names_mappings_of_the_users_own_in_another_order(desk: Any) -> Non
     turned: list[dict[str, Any]] = [dict(reversed(one.items())) for one in (layers, env)]
     old = desk.freeze("x", params={"net": {"layers": layers}}, env=env)
     new = desk.freeze("x", minute=1, params={"net": {"layers": turned[0]}}, env=turned[1])
-    assert keys(diff(desk, old.id, new.id)["config"]) == {
-        "params.net.layers": (layers, layers, None)
-    }
+    assert keys(diff(desk, old.id, new.id)["config"]) == {"params.net.layers": (layers, layers, None)}
     line = 'params.net.layers: {"conv": 1, "relu": 2} -> {"relu": 2, "conv": 1}'
     assert line in desk.say("diff", old.id, new.id).out
 
@@ -130,10 +128,7 @@ def test_diff_reads_nothing_outside_of_the_snapshots(desk: Any, tmp_path: Path) 
         launch.paths.code.chmod(0o700)
         (launch.paths.code / "link").symlink_to(tmp_path / "private")
         launch.paths.code_sums.write_text(
-            "".join(
-                f"{digest * 64}  {path}\n"
-                for path in ("../../../private", "link", tmp_path / "private")
-            )
+            "".join(f"{digest * 64}  {path}\n" for path in ("../../../private", "link", tmp_path / "private"))
         )
     said = desk.say("diff", launches[0].id, launches[1].id, "--code").out
     assert "private text" not in said
@@ -152,7 +147,7 @@ def test_diff_without_snapshots_compares_commits(desk: Any) -> None:
     assert found["commit"] == {"old": "1" * 40, "new": "2" * 40}
     said = desk.say("diff", old.id, new.id).out
     assert f"commit: {'1' * 40} -> {'2' * 40}" in said
-    assert "without a snapshot of both no files can be compared" in said
+    assert "files can be compared only with a snapshot of both" in said
 
 
 def test_diff_compares_environments(desk: Any) -> None:
@@ -161,14 +156,8 @@ def test_diff_compares_environments(desk: Any) -> None:
     base = {"python": {"version": "3.11.1"}, "host": "a"}
     write_json(old.paths.environment, {**base, "packages": {"torch": "2.6", "old": "1"}})
     write_json(new.paths.environment, {**base, "packages": {"torch": "2.7", "new": "1"}})
-    found = {
-        one["name"]: (one["old"], one["new"]) for one in diff(desk, old.id, new.id)["environment"]
-    }
-    assert found == {
-        "package torch": ("2.6", "2.7"),
-        "package old": ("1", None),
-        "package new": (None, "1"),
-    }
+    found = {one["name"]: (one["old"], one["new"]) for one in diff(desk, old.id, new.id)["environment"]}
+    assert found == {"package torch": ("2.6", "2.7"), "package old": ("1", None), "package new": (None, "1")}
     assert "  package torch: 2.6 -> 2.7" in desk.say("diff", old.id, new.id).out
 
 

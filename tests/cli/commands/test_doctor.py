@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from hpckit.model.events import JobAdded, SubmitIntended
-from hpckit.record.launch_events import record_event
-from hpckit.record.launches import load_launch, read_runs
-from hpckit.views.launch_view import unconfirmed
+from hpckit.record.launch_events import record_launch_event
+from hpckit.record.launches import load_launch, read_run_records
+from hpckit.views.launch_view import list_unconfirmed_jobs
 
 TASK = ("experiment=command", "command=sleep 60", "cluster=slurm", "code.snapshot=false")
 
@@ -22,9 +22,8 @@ def orphan(slurm_shell: Any, fake_slurm: Any) -> Any:
     """Make a launch whose job Slurm has, while the launcher ended before it could note it."""
     rendered = json.loads(slurm_shell("render", "--json", *TASK).out)
     launch = load_launch(slurm_shell.outputs[0])
-    record_event(
-        launch.paths,
-        SubmitIntended(at=launch.created_at, job_index=0, job_name=launch.jobs[0].name),
+    record_launch_event(
+        launch.paths, SubmitIntended(at=launch.created_at, job_index=0, job_name=launch.jobs[0].name)
     )
     fake_slurm.slurm("sbatch", "--hold", rendered["scripts"][0])
     return launch
@@ -63,7 +62,7 @@ def test_doctor_adopts_an_unconfirmed_job(slurm_shell: Any, orphan: Any) -> None
     """Adopted, the job belongs to its run, and is an orphan no more."""
     (found,) = orphans(slurm_shell, orphan.id, "--adopt")
     assert found["outcome"] == "adopted"
-    assert [run.job for run in read_runs(orphan)] == found["jobs"]
+    assert [run.job for run in read_run_records(orphan)] == found["jobs"]
     assert orphans(slurm_shell) == []
 
 
@@ -73,9 +72,9 @@ def test_unconfirmed_knows_a_job_that_was_added_meanwhile(slurm_shell: Any) -> N
     launch = load_launch(slurm_shell.outputs[0])
     auto_resume = replace(launch.jobs[0], index=1, name="later", runs=())
     at = launch.created_at
-    record_event(launch.paths, JobAdded(at=at, job=auto_resume, after=()))
-    record_event(launch.paths, SubmitIntended(at=at, job_index=1, job_name="later"))
-    assert unconfirmed(launch) == (auto_resume,)
+    record_launch_event(launch.paths, JobAdded(at=at, job=auto_resume, after=()))
+    record_launch_event(launch.paths, SubmitIntended(at=at, job_index=1, job_name="later"))
+    assert list_unconfirmed_jobs(launch) == (auto_resume,)
     assert "whether Slurm accepted later" in slurm_shell("status").err
 
 
@@ -84,7 +83,7 @@ def test_doctor_cancels_an_unconfirmed_job(slurm_shell: Any, fake_slurm: Any, or
     (found,) = orphans(slurm_shell, "--cancel")
     assert found["outcome"] == "cancelled"
     assert orphan.id not in names(fake_slurm)
-    assert read_runs(orphan)[0].cancel_requested
+    assert read_run_records(orphan)[0].cancel_requested
     assert orphans(slurm_shell) == []
 
 
@@ -94,7 +93,7 @@ def test_doctor_closes_an_intent_slurm_never_heard_of(slurm_shell: Any) -> None:
     launch = load_launch(slurm_shell.outputs[0])
     earlier = launch.created_at - timedelta(minutes=5)
     intent = SubmitIntended(at=earlier, job_index=0, job_name=launch.jobs[0].name)
-    record_event(launch.paths, intent)
+    record_launch_event(launch.paths, intent)
     assert orphans(slurm_shell)[0]["jobs"] == []
     assert orphans(slurm_shell, "--adopt")[0]["outcome"] == "closed"
     assert orphans(slurm_shell) == []
@@ -105,10 +104,10 @@ def test_doctor_leaves_alone_what_may_be_being_submitted(slurm_shell: Any) -> No
     assert slurm_shell("render", *TASK).code == 0
     launch = load_launch(slurm_shell.outputs[0])
     intent = SubmitIntended(at=launch.created_at, job_index=0, job_name=launch.jobs[0].name)
-    record_event(launch.paths, intent)
+    record_launch_event(launch.paths, intent)
     assert orphans(slurm_shell, "--adopt")[0]["outcome"] == "untouched"
     assert "ask again in" in slurm_shell("doctor", "--cancel").err
-    assert unconfirmed(launch) == launch.jobs
+    assert list_unconfirmed_jobs(launch) == launch.jobs
 
 
 def test_doctor_with_slurm_away_is_3(slurm_shell: Any, fake_slurm: Any, orphan: Any) -> None:

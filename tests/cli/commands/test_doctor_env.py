@@ -12,15 +12,10 @@ from cli_world import NOW, make_context
 
 from hpckit.errors import RunError, UsageError
 from hpckit.model.plain import MASK, to_plain
-from hpckit.operations.environment import (
-    MOST_BYTES,
-    collect_facts,
-    read_node_facts,
-    write_node_facts,
-)
-from hpckit.planning.compatibility.judge import chosen_variables
+from hpckit.operations.environment import MOST_BYTES, collect_machine_facts, read_node_facts, write_node_facts
+from hpckit.planning.compatibility.judge import list_nccl_and_cuda_variables
 from hpckit.record.launches import load_launch
-from hpckit.record.store import make_folder
+from hpckit.record.store import make_private_folder
 
 LOCAL = ("doctor", "--env", "cluster=local")
 
@@ -128,7 +123,7 @@ def test_secrets_among_the_variables_are_masked() -> None:
         "OMP_NUM_THREADS": "4",
         "PATH": "/bin",
     }
-    assert chosen_variables(environ) == {
+    assert list_nccl_and_cuda_variables(environ) == {
         "NCCL_AUTH_TOKEN": MASK,
         "NCCL_DEBUG": "INFO",
         "NCCL_NOTE": MASK,
@@ -143,7 +138,7 @@ def launch(shell: Any) -> Any:
     words = ("experiment=command", "command=[echo]", "cluster=slurm", "code.snapshot=false")
     assert shell("render", *words).code == 0
     found = load_launch(shell.outputs[0])
-    make_folder(found.paths.run(0).folder)
+    make_private_folder(found.paths.run(0).folder)
     return found
 
 
@@ -190,7 +185,7 @@ def test_file_of_another_kind_is_refused(launch: Any) -> None:
 def test_facts_of_this_machine_are_plain_json(small: Any) -> None:
     """All of it is data: no object is lost on the way."""
     where = small.cwd
-    facts = collect_facts(
+    facts = collect_machine_facts(
         context_of(small), output=where, project=where, bin_dir=None, token=where / "none"
     )
     assert json.loads(json.dumps(to_plain(facts)))["token"] is None

@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 
 from hpckit.errors import RunError, SchedulerRefusedError, UsageError
-from hpckit.features.top.frame import head_lines
+from hpckit.features.top.frame import format_launch_and_progress
 from hpckit.model.cluster.site import NodeGroup
 from hpckit.model.elastic import Satellite
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
-from hpckit.operations.running.resize import check_enough_nodes, refused_elsewhere
+from hpckit.operations.running.resize import add_excluded_nodes_hint, check_enough_nodes
 from hpckit.report.live import (
     Listed,
     Progress,
-    live_line,
-    live_object,
-    live_page,
-    satellite_lines,
-    satellites_line,
+    format_progress_line,
+    format_satellite_lines,
+    format_satellites_line,
+    progress_to_json,
+    render_live_page,
 )
-from hpckit.report.machine import run_object
-from hpckit.report.rows import LaunchHead, run_row
+from hpckit.report.machine import run_row_to_json
+from hpckit.report.rows import LaunchHead, build_run_row
 
 
 @pytest.mark.parametrize("verb", ["grow", "shrink"])
@@ -42,7 +42,7 @@ def test_run_on_this_machine_has_one_size(desk: Any, writer: Any, verb: str) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("grow", "--replicas", "1", "--time", "0"), "--time is 0; it is 1 minute or more"),
+        (("grow", "--replicas", "1", "--time", "0"), "--time is 0; it must be 1 minute or more"),
         (("grow", "--replicas", "x"), "--replicas"),
         (("shrink",), "--replicas"),
     ],
@@ -65,11 +65,11 @@ def test_live_views_show_satellites_in_one_line() -> None:
         Listed(rows=(), first=0, total=0),
     )
     for progress, found in ((calm, 0), (busy, 1)):
-        lines = [str(one) for one in live_page(head, progress, listed)]
+        lines = [str(one) for one in render_live_page(head, progress, listed)]
         assert lines.count("satellite: 9 pending") == found
-        assert live_line(progress).count("; satellite: 9 pending") == found
-        assert len(live_object("demo", progress)["satellites"]) == found
-        assert head_lines(head, progress, 1)[1].count("; satellite: 9 pending") == found
+        assert format_progress_line(progress).count("; satellite: 9 pending") == found
+        assert len(progress_to_json("demo", progress)["satellites"]) == found
+        assert format_launch_and_progress(head, progress, 1)[1].count("; satellite: 9 pending") == found
 
 
 def test_satellites_of_a_run_are_shown() -> None:
@@ -77,13 +77,13 @@ def test_satellites_of_a_run_are_shown() -> None:
     record = RunRecord(id="demo.0", index=0, overrides=(), folder="/f", job="7")
     running = Satellite(job="8", state="running", replicas=1, nodes=("n3", "n4"))
     waiting = Satellite(job="9", state="pending", replicas=2)
-    row = run_row(RunView(record=record, satellites=(running, waiting)))
-    assert list(satellite_lines([row])) == [
+    row = build_run_row(RunView(record=record, satellites=(running, waiting)))
+    assert list(format_satellite_lines([row])) == [
         "satellite job 8 of demo.0 is running: 1 replica more on n[3-4]",
         "satellite job 9 of demo.0 is pending: 2 replicas more",
     ]
-    assert satellites_line(row.satellites) == "satellites: 8 running on n[3-4], 9 pending"
-    assert run_object(row)["satellites"] == [
+    assert format_satellites_line(row.satellites) == "satellites: 8 running on n[3-4], 9 pending"
+    assert run_row_to_json(row)["satellites"] == [
         {"job": "8", "state": "running", "replicas": 1, "nodes": ["n3", "n4"]},
         {"job": "9", "state": "pending", "replicas": 2, "nodes": []},
     ]
@@ -121,6 +121,6 @@ def test_growth_beyond_the_cluster_is_refused(
 def test_refused_satellite_names_the_nodes_that_it_leaves_out(plan_of_one_job: Any) -> None:
     """Without this nothing seems to keep the job from them."""
     (job,) = plan_of_one_job("/x", exclude="n[1-2]").jobs
-    said = refused_elsewhere(SchedulerRefusedError("refused", hint="compare"), job.resources)
+    said = add_excluded_nodes_hint(SchedulerRefusedError("refused", hint="compare"), job.resources)
     assert said.hint.startswith("it leaves out n[1-2], which the run has or excludes")
     assert said.hint.endswith("; compare")

@@ -11,7 +11,7 @@ import pytest
 from tiers import thorough
 
 from hpckit.model import events
-from hpckit.record.launches import load_launch, read_runs
+from hpckit.record.launches import load_launch, read_run_records
 
 QUICK = ("experiment=command", 'command="true"', "code.snapshot=false")
 LOCAL = (*QUICK, "cluster=local")
@@ -44,10 +44,7 @@ def test_launch_dry_run_json_holds_every_script(shell: Any) -> None:
     """As JSON, each job's script has its path and its text."""
     words = ("-m", *SLURM, "seed=1,2", "resources.mem_gb=1,2")
     shown = json.loads(shell("launch", "--dry-run", "--json", *words).out)
-    assert [Path(script["path"]).name for script in shown["scripts"]] == [
-        "job-0.sbatch",
-        "job-1.sbatch",
-    ]
+    assert [Path(script["path"]).name for script in shown["scripts"]] == ["job-0.sbatch", "job-1.sbatch"]
     assert all(script["text"].startswith("#!/bin/bash\n") for script in shown["scripts"])
 
 
@@ -85,15 +82,7 @@ def test_launch_json_is_one_documented_object(slurm_shell: Any) -> None:
     """`launch --json` prints the object automation relies on, and nothing else."""
     said = slurm_shell("launch", "--json", "-m", *SLURM, "seed=3,4")
     launched = json.loads(said.out)
-    assert list(launched) == [
-        "launch",
-        "dir",
-        "runs",
-        "jobs",
-        "auto_resume_job",
-        "backlog_job",
-        *KNOWN,
-    ]
+    assert list(launched) == ["launch", "dir", "runs", "jobs", "auto_resume_job", "backlog_job", *KNOWN]
     (folder,) = slurm_shell.outputs
     (job,) = launched["jobs"]
     assert (launched["launch"], launched["dir"]) == (folder.name, str(folder))
@@ -167,7 +156,7 @@ def test_launch_refused_half_way_takes_the_rest_back(slurm_shell: Any, fake_slur
     assert "was cancelled" in said.err
     (folder,) = slurm_shell.outputs
     launch = load_launch(folder)
-    kept, refused = read_runs(launch)
+    kept, refused = read_run_records(launch)
     assert kept.cancel_requested
     assert refused.failure is not None
     assert "partition" in refused.failure.message
@@ -183,9 +172,7 @@ def test_launch_without_slurm_installed_is_3_and_leaves_nothing(shell: Any) -> N
     assert shell.outputs == []
 
 
-def test_launch_with_slurm_away_keeps_the_intent_for_doctor(
-    slurm_shell: Any, fake_slurm: Any
-) -> None:
+def test_launch_with_slurm_away_keeps_the_intent_for_doctor(slurm_shell: Any, fake_slurm: Any) -> None:
     """No answer is no refusal: the folder stays, and the error names who finds out."""
     fake_slurm.fail("controller-away")
     said = slurm_shell("launch", *SLURM)
@@ -209,9 +196,7 @@ def test_launch_with_slurm_away_keeps_the_intent_for_doctor(
         (("experiment=digits", "code.root=nowhere"), "nowhere"),
     ],
 )
-def test_launch_with_a_wrong_configuration_is_2(
-    shell: Any, words: tuple[str, ...], said: str
-) -> None:
+def test_launch_with_a_wrong_configuration_is_2(shell: Any, words: tuple[str, ...], said: str) -> None:
     """Each mistake is one message that names what is wrong, exit code 2, and no folder."""
     answer = shell("launch", "cluster=local", *words)
     assert answer.code == 2
@@ -236,13 +221,7 @@ def test_launch_takes_overrides_anywhere_among_flags(shell: Any) -> None:
     answer = shell("launch", "experiment=command", 'command="true"', "+params.x=0", *words)
     assert answer.code == 0, answer.err
     (run,) = json.loads(answer.out)["runs"]
-    assert run["overrides"][2:] == [
-        "+params.x=0",
-        "params.x=1",
-        "seed=3",
-        "~params.x",
-        "+params.y=2",
-    ]
+    assert run["overrides"][2:] == ["+params.x=0", "params.x=1", "seed=3", "~params.x", "+params.y=2"]
 
 
 def test_launch_shows_configuration_instead(shell: Any) -> None:
@@ -295,8 +274,7 @@ def test_launch_where_slurm_is_not_configured_leaves_nothing(shell: Any, tmp_pat
         )
         (programs / name).chmod(0o755)
     said = shell(
-        *("launch", "experiment=command", "command=true", "cluster=slurm"),
-        f"cluster.bin_dir={programs}",
+        *("launch", "experiment=command", "command=true", "cluster=slurm"), f"cluster.bin_dir={programs}"
     )
     assert said.code == 3
     assert "no Slurm is configured" in said.err

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hpckit.record.launches import load_launch, load_settings
+from hpckit.record.launches import load_launch, load_run_settings
 
 SAY = "import json, sys\njson.dump(sys.argv[1:], open('said.json', 'w'))\n"
 LOCAL = ("cluster=local", "--rerun")
@@ -35,7 +35,7 @@ def test_any_words_survive_to_the_process(shell: Any, words: list[str]) -> None:
     (folder,) = set(shell.outputs) - before
     heard = json.loads((folder / "runs/00000/work/said.json").read_text())
     assert heard == words
-    frozen, _ = load_settings(load_launch(folder), 0)
+    frozen, _ = load_run_settings(load_launch(folder), 0)
     assert frozen.command == ["python", "say.py", *words]
 
 
@@ -110,7 +110,7 @@ def test_what_the_variable_chose_is_recorded_and_not_needed_again(shell: Any) ->
     (shell.cwd / "conf").rmdir()
     assert "1 of 1 run" in shell("resume", "--wait").out
     assert shell("rerun", str(folder), "--wait").code == 1
-    assert [one.name.partition("-")[0] for one in shell.outputs] == ["mine", "mine"]
+    assert [output.name.partition("-")[0] for output in shell.outputs] == ["mine", "mine"]
 
 
 def test_metrics_that_cannot_be_read_are_warned_of(shell: Any) -> None:

@@ -12,8 +12,8 @@ from tiers import thorough
 from waiting import until
 
 from hpckit.model.events import LocalStarted
-from hpckit.record.launches import load_launch, read_runs
-from hpckit.record.process import alive
+from hpckit.record.launches import load_launch, read_run_records
+from hpckit.record.process import is_process_alive
 
 pytestmark = pytest.mark.slow
 
@@ -27,15 +27,13 @@ def states(shell: Any) -> list[str]:
 
 def executor(shell: Any) -> LocalStarted:
     """Return who works through the latest launch."""
-    (started,) = (
-        event for event in shell.events(shell.outputs[-1]) if isinstance(event, LocalStarted)
-    )
+    (started,) = (event for event in shell.events(shell.outputs[-1]) if isinstance(event, LocalStarted))
     return started
 
 
 def is_alive(who: LocalStarted) -> bool:
     """Whether that very process still runs."""
-    return alive(who.host, who.pid, who.started) is True
+    return is_process_alive(who.host, who.pid, who.started) is True
 
 
 def test_local_launch_returns_at_once_and_goes_on_alone(shell: Any) -> None:
@@ -101,14 +99,14 @@ def test_local_executor_ends_with_its_runs_on_sigterm(shell: Any) -> None:
     shell("launch", "-m", *COMMAND, "command=sleep 60", "seed=1,2")
     who = executor(shell)
     launch = load_launch(shell.outputs[-1])
-    until(lambda: read_runs(launch)[0].round is not None)
-    supervisor = read_runs(launch)[0].supervisor
+    until(lambda: read_run_records(launch)[0].round is not None)
+    supervisor = read_run_records(launch)[0].supervisor
     os.kill(who.pid, signal.SIGTERM)
     until(lambda: not is_alive(who))
     assert supervisor is not None
-    assert alive(*supervisor) is False
+    assert is_process_alive(*supervisor) is False
     assert states(shell) == ["interrupted", "interrupted"]
-    assert read_runs(launch)[1].attempt == 0
+    assert read_run_records(launch)[1].attempt == 0
 
 
 def test_local_runs_cancelled_before_their_turn_never_start(shell: Any) -> None:

@@ -15,7 +15,7 @@ from hpckit.model.diagnosis.collectives import CollectiveWait
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import ClusterKind
 from hpckit.model.states import RunState
-from hpckit.record.store import append_event, write_text
+from hpckit.record.store import append_event, write_text_atomically
 
 
 def test_logs_print_rank_0_by_default(desk: Any, writer: Any) -> None:
@@ -86,9 +86,7 @@ def test_logs_of_one_or_all_ranks(desk: Any, writer: Any) -> None:
     assert desk.say("logs", "--rank", "300").out == "far\n", "in a folder of its own"
 
 
-def test_logs_print_the_latest_attempt_and_round_or_the_one_asked_for(
-    desk: Any, writer: Any
-) -> None:
+def test_logs_print_the_latest_attempt_and_round_or_the_one_asked_for(desk: Any, writer: Any) -> None:
     """A restart's log is the one that counts; an earlier attempt's is there for the asking."""
     launch = desk.freeze()
     for number in (1, 2):
@@ -157,7 +155,7 @@ def test_logs_fall_back_to_the_agents_and_the_batch_script(desk: Any, writer: An
     launch = desk.freeze(kind=ClusterKind.slurm, sweep=[("a=1",), ("a=2",)])
     submitted = events.Submitted(at=launch.created_at, job_index=0, job="12")
     desk.tell(launch, submitted)
-    write_text(launch.paths.job_log(0, "12_1"), "module: not found\n")
+    write_text_atomically(launch.paths.job_log(0, "12_1"), "module: not found\n")
     assert desk.say("logs", f"{launch.id}.1").out == "module: not found\n"
     make = writer(launch=launch, index=1)
     launch.paths.run(1).attempt(1).folder.mkdir(parents=True)
@@ -169,7 +167,7 @@ def test_logs_fall_back_to_the_agents_and_the_batch_script(desk: Any, writer: An
 def test_logs_fall_back_to_the_local_executor(desk: Any) -> None:
     """A local run whose supervisor never began is explained by the executor's log."""
     launch = desk.freeze()
-    write_text(launch.paths.local_log, "No module named hpckit\n")
+    write_text_atomically(launch.paths.local_log, "No module named hpckit\n")
     assert desk.say("logs").out == "No module named hpckit\n"
 
 
@@ -180,19 +178,10 @@ def test_logs_json_holds_texts_and_where_they_lie(desk: Any, writer: Any) -> Non
     attempt.start()
     attempt.log(0, "zero\n")
     document = json.loads(desk.say("logs", "--json").out)
-    path = launch.paths.run(0).attempt(1).round(0).log(0)
+    path = launch.paths.run(0).attempt(1).round(0).rank_log(0)
     assert document == {
         "run": f"{launch.id}.0",
-        "logs": [
-            {
-                "kind": "rank",
-                "path": str(path),
-                "rank": 0,
-                "attempt": 1,
-                "round": 0,
-                "text": "zero\n",
-            }
-        ],
+        "logs": [{"kind": "rank", "path": str(path), "rank": 0, "attempt": 1, "round": 0, "text": "zero\n"}],
     }
 
 
@@ -252,10 +241,7 @@ def test_logs_follow_a_requeued_job_on_slurm(desk: Any, fake_slurm: Any, writer:
     desk.environ = fake_slurm.environ
     launch = desk.freeze(kind=ClusterKind.slurm)
     job = fake_slurm.slurm("sbatch", "--parsable", "--hold", "--wrap=true").strip()
-    desk.tell(
-        launch,
-        events.Submitted(at=launch.created_at + timedelta(seconds=1), job_index=0, job=job),
-    )
+    desk.tell(launch, events.Submitted(at=launch.created_at + timedelta(seconds=1), job_index=0, job=job))
     attempt = writer(launch=launch)
     attempt.start(job=job)
     attempt.log(0, "one\n")
@@ -275,10 +261,9 @@ def test_logs_read_a_log_that_is_no_text(desk: Any, writer: Any) -> None:
     launch = desk.freeze()
     attempt = writer(launch=launch)
     attempt.start()
-    launch.paths.run(0).attempt(1).round(0).log(0).write_bytes(b"a\xff\nb\n")
+    launch.paths.run(0).attempt(1).round(0).rank_log(0).write_bytes(b"a\xff\nb\n")
     append_event(
-        launch.paths.run(0).attempt(1).events,
-        events.StepReached(at=launch.created_at, round=0, step=0),
+        launch.paths.run(0).attempt(1).events, events.StepReached(at=launch.created_at, round=0, step=0)
     )
     assert desk.say("logs").out == "a\ufffd\nb\n"
 

@@ -98,7 +98,7 @@ def launches(desk: Any, writer: Any) -> Any:
 
 def names(desk: Any, *words: str) -> list[str]:
     """Return the names of the launches listed."""
-    return [one["name"] for one in json.loads(desk.say("ls", "--json", *words).out)["launches"]]
+    return [load["name"] for load in json.loads(desk.say("ls", "--json", *words).out)["launches"]]
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,7 @@ def test_ls_lists_launches_with_runs_that_are_meant(
         (("poor", "--state", "completed"), []),
     ],
 )
-def test_ls_lists_launches_by_name(
-    launches: Any, words: tuple[str, ...], listed: list[str]
-) -> None:
+def test_ls_lists_launches_by_name(launches: Any, words: tuple[str, ...], listed: list[str]) -> None:
     """A beginning of the id, or a glob of id or name; several may be given."""
     assert names(launches, *words) == listed
 

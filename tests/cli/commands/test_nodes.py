@@ -12,7 +12,7 @@ import pytest
 from cli_world import Said, verb_said
 
 from hpckit.model.nodes import IncidentKind, NodeIncident
-from hpckit.record.node_history import append_incident, history_folder
+from hpckit.record.node_history import append_node_incident, node_history_folder
 
 NOW = datetime(2026, 1, 10, 12, tzinfo=UTC)
 
@@ -27,15 +27,11 @@ def say(*words: str, folder: Path, **environ: str) -> Said:
 def happen(folder: Path, node: str, ago: timedelta = timedelta(), message: str = "ECC") -> None:
     """Let something happen on a node."""
     (folder / "outputs").mkdir(exist_ok=True)
-    one = NodeIncident(
-        node=node, at=NOW - ago, kind=IncidentKind.unhealthy, run="a-1.0", message=message
-    )
-    append_incident(folder / "outputs", one)
+    one = NodeIncident(node=node, at=NOW - ago, kind=IncidentKind.unhealthy, run="a-1.0", message=message)
+    append_node_incident(folder / "outputs", one)
 
 
-def test_nodes_says_which_are_left_out_and_why_others_are_used(
-    tmp_path: Path, fake_slurm: Any
-) -> None:
+def test_nodes_says_which_are_left_out_and_why_others_are_used(tmp_path: Path, fake_slurm: Any) -> None:
     """Of four nodes one may be left out: the worst."""
     happen(tmp_path, "n1")
     happen(tmp_path, "n2", timedelta(hours=20))
@@ -61,7 +57,7 @@ def test_nodes_without_slurm_promises_nothing(tmp_path: Path) -> None:
     happen(tmp_path, "n1")
     said = say(folder=tmp_path)
     assert "may leave it out until" in said.out
-    assert "1 may be left out: a tenth" in said.out
+    assert "1 may be left out: at most a tenth" in said.out
     assert json.loads(say("--json", folder=tmp_path).out)["nodes"][0]["left_out"] is None
 
 
@@ -87,7 +83,7 @@ def test_message_of_several_lines_is_one_cell(tmp_path: Path) -> None:
 def test_history_that_is_not_used_is_told(tmp_path: Path) -> None:
     """Nobody wonders why a bad node is used again."""
     happen(tmp_path, "n1")
-    history_folder(tmp_path / "outputs").chmod(0o770)
+    node_history_folder(tmp_path / "outputs").chmod(0o770)
     said = say(folder=tmp_path)
     assert said.code == 0
     assert "nothing has happened" in said.out
@@ -116,7 +112,7 @@ def odd(tmp_path: Path) -> Path:
     happen(tmp_path, "n1")
     usual = {"at": "2026-01-10T11:00:00Z", "kind": "unhealthy", "run": "a-1.0", "message": "x"}
     lines = [json.dumps({**usual, **one}) for one in ODD] + RAW
-    with (history_folder(tmp_path / "outputs") / "a-1.0.jsonl").open("a") as file:
+    with (node_history_folder(tmp_path / "outputs") / "a-1.0.jsonl").open("a") as file:
         file.write("\n".join(lines))
     return tmp_path
 
@@ -135,13 +131,13 @@ def test_odd_lines_of_a_history_are_left_out(odd: Path) -> None:
 def test_odd_lines_of_what_was_forgotten_forget_nothing(odd: Path, at: object) -> None:
     """A time without a zone is none."""
     record = json.dumps({"node": "n1", "at": at})
-    (history_folder(odd / "outputs") / "forgotten.jsonl").write_text(f"{record}\n")
+    (node_history_folder(odd / "outputs") / "forgotten.jsonl").write_text(f"{record}\n")
     assert "n1" in say(folder=odd).out
 
 
 def test_place_of_what_was_forgotten_may_be_anything(odd: Path) -> None:
     """A pipe, a link to a device: read as nothing, and a wish to forget is refused or works."""
-    file = history_folder(odd / "outputs") / "forgotten.jsonl"
+    file = node_history_folder(odd / "outputs") / "forgotten.jsonl"
     os.mkfifo(file)
     assert "n1" in say(folder=odd).out
     file.unlink()
@@ -160,7 +156,7 @@ def test_launch_warns_of_a_history_that_is_not_used(tmp_path: Path, fake_slurm: 
 
     fine = launch()
     assert "--exclude=n1" in fine.out, fine.err
-    history_folder(tmp_path / "outputs").chmod(0o770)
+    node_history_folder(tmp_path / "outputs").chmod(0o770)
     warned = launch()
     assert "--exclude" not in warned.out
     assert warned.err.count("others may write to it; chmod go-w") == 1

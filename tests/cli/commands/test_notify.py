@@ -16,18 +16,18 @@ from cli_world import NOW
 from notice_server import NoticeServer, notice_server
 from tiers import thorough
 
-from hpckit.cli.main import process_context
+from hpckit.cli.main import build_process_context
 from hpckit.model.events import CancelRequested, LocalStarted, RoundEnded, Submitted
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import ClusterKind
 from hpckit.model.settings import NoticeKind, Notify
 from hpckit.model.states import RoundAction
-from hpckit.operations.notices.tell import LIMIT_S, AttemptTeller, tell_rest
-from hpckit.record.launch_events import merged_events
-from hpckit.record.launches import load_launch, load_settings
+from hpckit.operations.notices.tell import LIMIT_S, AttemptTeller, announce_launch_end
+from hpckit.record.launch_events import read_merged_events
+from hpckit.record.launches import load_launch, load_run_settings
 from hpckit.record.layout import LaunchPaths
-from hpckit.record.process import alive
-from hpckit.views.launch_view import Ask, launch_view
+from hpckit.record.process import is_process_alive
+from hpckit.views.launch_view import Ask, build_launch_view
 
 pytestmark = pytest.mark.slow
 
@@ -123,8 +123,8 @@ def test_launch_on_slurm_counts_what_was_cancelled_before_it_began(desk: Any, wr
     attempt.start(job="7_0")
     attempt.complete()
     desk.tell(launch, CancelRequested(at=launch.created_at, runs=(1,)))
-    context = replace(process_context(), environ={"HPCKIT_NOTIFY": "exec:true"})
-    AttemptTeller(launch=launch, index=0, notify=notify, context=context).end()
+    context = replace(build_process_context(), environ={"HPCKIT_NOTIFY": "exec:true"})
+    AttemptTeller(launch=launch, index=0, notify=notify, context=context).send_notices_of_attempt_end()
     (told,) = (launch.folder / "notices").glob("*.json")
     assert json.loads(told.read_text())["counts"] == {"completed": 1, "cancelled": 1}
 
@@ -180,9 +180,9 @@ def test_slow_server_does_not_hold_the_end_up(shell: Any, told: NoticeServer) ->
 
 def _ended(launch: Path) -> bool:
     """Whether the latest local executor, which waits for its supervisors, has exited."""
-    told = merged_events(LaunchPaths(launch))
+    told = read_merged_events(LaunchPaths(launch))
     *_, last = (event for event in told if isinstance(event, LocalStarted))
-    return alive(last.host, last.pid, last.started) is not True
+    return is_process_alive(last.host, last.pid, last.started) is not True
 
 
 def test_wait_says_at_its_end_what_could_not_be_sent(shell: Any, tmp_path: Path) -> None:
@@ -224,9 +224,9 @@ def test_notice_is_kept_where_no_address_is_known(shell: Any, told: NoticeServer
     assert run(shell, "launch", "--wait", *TASK, "--", "false") == 1
     launch = load_launch(shell.outputs[0])
     _set_events(launch.folder, ["failed"])
-    context = process_context()
-    views = launch_view(launch, context, ask=Ask.nothing).runs
-    tell_rest(launch, views, context)
+    context = build_process_context()
+    views = build_launch_view(launch, context, ask=Ask.nothing).runs
+    announce_launch_end(launch, views, context)
     assert files(launch.folder) == [f"failed-00000-001.{end}" for end in ("delivered", "json")]
     assert told.received == []
     shell.environ.pop("HPCKIT_NOTIFY")
@@ -248,15 +248,17 @@ def _set_events(folder: Path, wanted: list[str]) -> None:
 
 def _decide(folder: Path, start: Barrier, address: str, who: int) -> None:
     launch = load_launch(folder)
-    context = process_context()
+    context = build_process_context()
     context = replace(context, environ={**context.environ, "HPCKIT_NOTIFY": address})
-    settings, _ = load_settings(launch, 0)
-    views = launch_view(launch, context, ask=Ask.nothing).runs
+    settings, _ = load_run_settings(launch, 0)
+    views = build_launch_view(launch, context, ask=Ask.nothing).runs
     start.wait()
     if who % 2:
-        tell_rest(launch, views, context)
+        announce_launch_end(launch, views, context)
     else:
-        AttemptTeller(launch=launch, index=0, notify=settings.notify, context=context).end()
+        AttemptTeller(
+            launch=launch, index=0, notify=settings.notify, context=context
+        ).send_notices_of_attempt_end()
 
 
 @thorough
@@ -268,9 +270,7 @@ def test_processes_that_decide_at_once_send_one_notice(shell: Any, told: NoticeS
     _set_events(folder, ["failed", "finished"])
     context = multiprocessing.get_context("spawn")
     start = context.Barrier(4)
-    deciding = [
-        context.Process(target=_decide, args=(folder, start, address, who)) for who in range(4)
-    ]
+    deciding = [context.Process(target=_decide, args=(folder, start, address, who)) for who in range(4)]
     for one in deciding:
         one.start()
     for one in deciding:
@@ -287,16 +287,14 @@ def test_hang_is_told_when_it_is_noticed(shell: Any, told: NoticeServer) -> None
     assert told.received == []
     launch = load_launch(shell.outputs[0])
     failure = Failure(cause=Cause.hang, message="no step for 300 s", rank=2, node="n1")
-    hang = RoundEnded(
-        at=NOW, round=4, first_step=0, step=9, action=RoundAction.new_round, failure=failure
-    )
-    context = replace(process_context(), environ=shell.environ)
+    hang = RoundEnded(at=NOW, round=4, first_step=0, step=9, action=RoundAction.new_round, failure=failure)
+    context = replace(build_process_context(), environ=shell.environ)
     for _ in range(2):
         teller = AttemptTeller(
-            launch=launch, index=0, notify=load_settings(launch, 0)[0].notify, context=context
+            launch=launch, index=0, notify=load_run_settings(launch, 0)[0].notify, context=context
         )
-        teller.hear(1, hang)
-        teller.end()
+        teller.send_notices_of_event(1, hang)
+        teller.send_notices_of_attempt_end()
     assert titles(told) == ["0 hung"]
     assert "hang, rank 2 on n1: no step for 300 s" in texts(told)[0]
     assert files(launch.folder) == [f"stalled-00000-001-004.{end}" for end in ("json", "sent")]
@@ -309,7 +307,7 @@ def test_hang_is_told_when_it_is_noticed(shell: Any, told: NoticeServer) -> None
         ((), "mytopic", "address 1 of $HPCKIT_NOTIFY has no scheme"),
         ((), "exec:/nope/x", "exec: with a command that does not exist on this host"),
         ((), "exec:/etc/passwd", "exec: with a command that is not executable on this host"),
-        (("notify.file=notify",), "", "notify.file is 'notify'; it has to begin with /"),
+        (("notify.file=notify",), "", "notify.file is 'notify'; it must begin with /"),
         (("notify.file=/nope",), "", "notify.file is '/nope', which cannot be read: No such file"),
         (("+env.HPCKIT_NOTIFY=exec:true",), "", "env.HPCKIT_NOTIFY is set, but hpckit sends"),
     ],

@@ -83,9 +83,7 @@ def test_cancel_leaves_a_job_that_only_has_the_number(on_slurm: Any, fake_slurm:
     assert mine in fake_slurm.slurm("squeue", "--noheader", "--Format=JobArrayID:0|")
 
 
-def test_cancel_leaves_jobs_of_the_number_on_another_cluster(
-    on_slurm: Any, fake_slurm: Any
-) -> None:
+def test_cancel_leaves_jobs_of_the_number_on_another_cluster(on_slurm: Any, fake_slurm: Any) -> None:
     """By the names of the clusters, also if the job's name would do."""
     launch = on_slurm.freeze(kind=ClusterKind.slurm)
     job = held(fake_slurm, f"--job-name={launch.jobs[0].name}")

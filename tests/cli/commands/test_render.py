@@ -52,13 +52,11 @@ def test_slip_in_a_file_of_ones_own_is_told(slurm_shell: Any) -> None:
     """A misspelt section would be read by nobody: the run would go on with what is usual."""
     folder = slurm_shell.cwd / "conf" / "experiment"
     folder.mkdir(parents=True)
-    (folder / "mine.yaml").write_text(
-        "# @package _global_\ncommand: 'true'\nresorces: {nodes: 2}\n"
-    )
+    (folder / "mine.yaml").write_text("# @package _global_\ncommand: 'true'\nresorces: {nodes: 2}\n")
     said = slurm_shell("render", "experiment=mine", "code.snapshot=false")
     assert said.code == 0
-    assert "nothing of hpckit reads resorces" in said.err
-    assert "meant resources?" in said.err
+    assert "hpckit does not read resorces" in said.err
+    assert "did you mean resources?" in said.err
 
 
 def test_render_names_scripts_that_end_in_sbatch(slurm_shell: Any) -> None:

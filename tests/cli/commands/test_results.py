@@ -16,7 +16,7 @@ from hpckit.model import events
 from hpckit.model.settings import Observe
 from hpckit.record.launches import load_launch
 from hpckit.report.results import ACCOUNT_COLUMNS
-from hpckit.report.selection import typed_value
+from hpckit.report.selection import parse_override_value
 
 SWEEP = [
     ("experiment=digits", "+lr=0.1", "seed=1"),
@@ -42,9 +42,7 @@ def swept(desk: Any, writer: Any) -> Any:
 def test_results_show_what_differs_beside_what_came_out(swept: Any) -> None:
     """Columns are the overrides that differ, the state, the last metrics, step and time."""
     lines = swept.say("results").out.splitlines()
-    assert lines[0].split() == [
-        *("index", "lr", "state", "loss", "accuracy", "steps", "time", "goodput"),
-    ]
+    assert lines[0].split() == [*("index", "lr", "state", "loss", "accuracy", "steps", "time", "goodput")]
     assert lines[1].split()[:7] == ["0", "0.1", "completed", "0.5", "0.5", "21", "2:00"]
     assert lines[1].endswith("  99.2 %")
     assert lines[3].split()[:3] == ["2", "0.003", "running"]
@@ -229,7 +227,7 @@ def test_results_over_seeds_are_means_of_completed_runs(seeds: Any) -> None:
 def test_results_over_seeds_are_filtered_sorted_and_limited(seeds: Any) -> None:
     """As other results are; what --over does not know is refused."""
     said = seeds.say("results", "--over=seed", "--sort=-accuracy", "--limit=1", "--json")
-    assert [one["overrides"] for one in json.loads(said.out)["groups"]] == [{"lr": 0.2}]
+    assert [load["overrides"] for load in json.loads(said.out)["groups"]] == [{"lr": 0.2}]
     assert "1 more not shown" in said.err
     assert len(read(seeds, "--over", "seed", "--state", "completed")["groups"][1]["runs"]) == 1
     assert len(read(seeds, "--over", "seed,lr")["groups"]) == 1
@@ -262,15 +260,13 @@ def test_results_are_sorted_by_the_last_part_of_a_key(desk: Any) -> None:
     """As tables show it, and `--override` takes it."""
     desk.freeze(sweep=[("params.lr=0.2", "x.a=1"), ("params.lr=0.1", "y.a=2")])
     whole, last = (desk.say("results", "--sort", key, "--json") for key in ("params.lr", "lr"))
-    assert [one["index"] for one in json.loads(last.out)["runs"]] == [1, 0]
+    assert [load["index"] for load in json.loads(last.out)["runs"]] == [1, 0]
     assert last.out == whole.out
     with pytest.raises(UsageError, match="have no column 'a'"):
         desk.say("results", "--sort", "a")
 
 
-def test_results_with_reruns_have_the_newest_completed_run_of_each_point(
-    desk: Any, writer: Any
-) -> None:
+def test_results_with_reruns_have_the_newest_completed_run_of_each_point(desk: Any, writer: Any) -> None:
     """What a rerun of a rerun completed stands in the place of what failed, also with changes."""
     old = desk.freeze("old", sweep=[("lr=2",), ("lr=3",)], seed=1)
     same = desk.freeze("same", minute=1, sweep=[("lr=2",)], seed=1)
@@ -284,11 +280,11 @@ def test_results_with_reruns_have_the_newest_completed_run_of_each_point(
     desk.tell(same, events.RunsRerun(at=same.created_at, launch=old.id, runs=(0,)))
     desk.tell(changed, events.RunsRerun(at=changed.created_at, launch=same.id, runs=(0,)))
     runs = read(desk, f"{old.id}.0", "--with-reruns")["runs"]
-    assert [one["launch"] for one in runs] == [changed.id]
+    assert [run["launch"] for run in runs] == [changed.id]
     desk.tell(changed, events.RunsKnown(at=changed.created_at, launch="gone", runs=(0,)))
     desk.tell(other, events.RunsKnown(at=other.created_at, launch=old.id, runs=(1,)))
     runs = read(desk, old.id, "--with-reruns")["runs"]
-    assert {(one["launch"], one["state"]) for one in runs} == {
+    assert {(run["launch"], run["state"]) for run in runs} == {
         (changed.id, "completed"),
         (other.id, "completed"),
     }
@@ -329,10 +325,7 @@ def test_results_find_metrics_in_what_was_printed(desk: Any, writer: Any) -> Non
         attempt.complete()
     assert "loss" not in desk.say("results", "--csv").out
     answer = json.loads(desk.say("results", "--printed", "loss,acc", "--json").out)
-    assert [run["metrics"] for run in answer["runs"]] == [
-        {"loss": 0.4, "acc": 81},
-        {"loss": 0.5, "acc": 81},
-    ]
+    assert [run["metrics"] for run in answer["runs"]] == [{"loss": 0.4, "acc": 81}, {"loss": 0.5, "acc": 81}]
     assert "0.4" in desk.say("results", "--printed", "loss", "--sort", "loss", "--limit", "1").out
     with pytest.raises(ConfigError, match="regular expression"):
         desk.say("results", "--printed", "(?P<x")
@@ -358,7 +351,7 @@ def test_results_name_metrics_that_no_printed_line_had(desk: Any, writer: Any) -
     assert "matched acc, f1 (" in desk.say("results").err
     third.complete()
     assert "matched f1 (" in desk.say("results").err
-    launch.paths.configs(0).unlink()
+    launch.paths.configs_file_of_run(0).unlink()
     assert desk.say("results").err == ""
 
 
@@ -374,9 +367,7 @@ def test_results_name_each_column_once(desk: Any, writer: Any) -> None:
     assert len({*first}) == len(first)
     row = dict(zip(first, rows[0], strict=True))
     assert (row["time"], row["metrics.time"]) == ("120.0", "9.5")
-    assert (row["lr"], row["metrics.lr"], row["overrides.step"], row["step"]) == (
-        *("0.1", "3.0", "7", "10"),
-    )
+    assert (row["lr"], row["metrics.lr"], row["overrides.step"], row["step"]) == (*("0.1", "3.0", "7", "10"),)
     assert (row["metrics.launch"], row["metrics.goodput"], row["loss"]) == ("4.0", "5.0", "0.5")
     head, line = (text.split() for text in desk.say("results").out.splitlines()[:2])
     assert (line[head.index("metrics.time")], line[head.index("time")]) == ("9.5", "2:00")
@@ -402,17 +393,11 @@ def test_results_know_what_a_run_leaves_at_its_default(desk: Any, writer: Any) -
     assert [(row["overrides"], len(row["runs"])) for row in rows] == [({}, 4)]
     words = ("seed=5", "params.batch_size=6_4", "params.text='2'", "params.model.depth=3")
     more = desk.freeze(
-        *("more",),
-        minute=2,
-        sweep=[words],
-        params={"batch_size": 64, "text": "2", "model": {"depth": 3}},
+        *("more",), minute=2, sweep=[words], params={"batch_size": 64, "text": "2", "model": {"depth": 3}}
     )
     runs = read(desk, old.id, new.id, more.id)["runs"]
-    found = [[*one["overrides"].values()] for one in runs]
-    assert found == [
-        *([seed, 32, "1", 2] for seed in (1, 2, 3, 4)),
-        [5, 64, "2", 3],
-    ]
+    found = [[*run["overrides"].values()] for run in runs]
+    assert found == [*([seed, 32, "1", 2] for seed in (1, 2, 3, 4)), [5, 64, "2", 3]]
     lines = desk.say("results", old.id, new.id, more.id, "--csv").out.splitlines()
     assert [line.split(",")[3] for line in lines[1:]] == [*["32"] * 4, "6_4"]
 
@@ -434,7 +419,7 @@ def test_results_leave_blank_what_a_configuration_lacks(desk: Any) -> None:
 )
 def test_values_of_overrides_have_their_type(text: str, value: object) -> None:
     """A program need not parse again what Hydra has parsed."""
-    found = typed_value(text)
+    found = parse_override_value(text)
     assert (found, type(found)) == (value, type(value))
 
 
@@ -442,33 +427,15 @@ def test_values_of_overrides_have_their_type(text: str, value: object) -> None:
     "text",
     [
         *("'1'", '"1"', "'a b'", r"'it\'s'", r"'a\b'", r"'a\\'", r'"a\"b"', "'[1]'"),
-        *(
-            "[]",
-            "{}",
-            "[ ]",
-            "[1, 2.5,true]",
-            "[[1],[x]]",
-            "[null,'null']",
-            "{a:1,b:[x,{c:'y, z'}]}",
-        ),
-        *(
-            r"a\,b",
-            r"a\ ",
-            "a b",
-            "a:b",
-            "{a:b:c}",
-            "{1:2}",
-            "{a.b: 1}",
-            "${x.y}",
-            "[${x},1]",
-        ),
+        *("[]", "{}", "[ ]", "[1, 2.5,true]", "[[1],[x]]", "[null,'null']", "{a:1,b:[x,{c:'y, z'}]}"),
+        *(r"a\,b", r"a\ ", "a b", "a:b", "{a:b:c}", "{1:2}", "{a.b: 1}", "${x.y}", "[${x},1]"),
         *("1:30", "010", "+3", ".5", "5.", "1.e3", "1_000", "TRUE", "NULL", "Null", "-"),
     ],
 )
 def test_values_of_overrides_are_what_hydra_reads(text: str) -> None:
     """Quotes are taken off, lists and mappings are such, and a quoted number stays a text."""
     parsed = OverridesParser.create().parse_override(f"x={text}")
-    found = typed_value(text)
+    found = parse_override_value(text)
     assert repr(found) == repr(_plain(parsed.value()))
 
 
@@ -483,16 +450,10 @@ def _plain(value: Any) -> Any:
 def test_results_print_what_was_typed_and_json_what_it_is(desk: Any) -> None:
     """A quoted 1 is a text; a table has it as a user writes it again."""
     desk.freeze(sweep=[("a='1'", "b=[1,2]"), ("a=1", "b={x: null}")])
-    assert list(csv.reader(io.StringIO(desk.say("results", "--csv").out)))[1][1:3] == [
-        "'1'",
-        "[1,2]",
-    ]
+    assert list(csv.reader(io.StringIO(desk.say("results", "--csv").out)))[1][1:3] == ["'1'", "[1,2]"]
     for verb, name in (("results", "runs"), ("status", "runs")):
         runs = json.loads(desk.say(verb, "--json").out)[name]
-        assert [one["overrides"] for one in runs] == [
-            {"a": "1", "b": [1, 2]},
-            {"a": 1, "b": {"x": None}},
-        ]
+        assert [run["overrides"] for run in runs] == [{"a": "1", "b": [1, 2]}, {"a": 1, "b": {"x": None}}]
 
 
 def test_json_has_variables_of_the_environment_as_texts(desk: Any) -> None:

@@ -14,10 +14,10 @@ from waiting import until
 
 from hpckit.errors import HeldError
 from hpckit.model import events
-from hpckit.record.launch_events import record_event
-from hpckit.record.launches import load_launch, read_runs
-from hpckit.record.lock import exclusive, is_held
-from hpckit.record.process import alive
+from hpckit.record.launch_events import record_launch_event
+from hpckit.record.launches import load_launch, read_run_records
+from hpckit.record.lock import hold_lock, is_lock_held
+from hpckit.record.process import is_process_alive
 
 pytestmark = pytest.mark.slow
 
@@ -67,16 +67,13 @@ def test_resume_makes_one_compact_array_on_slurm(slurm_shell: Any) -> None:
     fix(slurm_shell)
     said = json.loads(slurm_shell("resume", "--json", "--wait").out)
     (job,) = said["jobs"]
-    assert [(run["index"], run["job"]) for run in said["runs"]] == [
-        (1, f"{job}_0"),
-        (2, f"{job}_1"),
-    ]
+    assert [(run["index"], run["job"]) for run in said["runs"]] == [(1, f"{job}_0"), (2, f"{job}_1")]
     assert [(one["index"], one["state"]) for one in said["skipped"]] == [(0, "completed")]
     assert states(slurm_shell) == ["completed"] * 3
     assert attempts(folder) == [1, 2, 2]
     added = [event for event in slurm_shell.events(folder) if isinstance(event, events.JobAdded)]
     assert [(one.job.index, one.job.runs, one.after) for one in added] == [(1, (1, 2), (1, 1))]
-    adopted = [one for one in slurm_shell.events(folder) if getattr(one, "adopted", False)]
+    adopted = [event for event in slurm_shell.events(folder) if getattr(event, "adopted", False)]
     assert adopted == []
 
 
@@ -109,9 +106,7 @@ def test_resume_dry_run_prints_what_resume_submits_and_changes_nothing(slurm_she
 @thorough
 def test_resume_shows_resumed_runs_as_waiting(slurm_shell: Any) -> None:
     """Between submission and start a run is pending, under its new job; a resume leaves it."""
-    script = (
-        "[ -e $HPCKIT_PROJECT/again ] && until [ -e $HPCKIT_PROJECT/fixed ]; do sleep 0.1; done"
-    )
+    script = "[ -e $HPCKIT_PROJECT/again ] && until [ -e $HPCKIT_PROJECT/fixed ]; do sleep 0.1; done"
     words = ("-m", *SLURM, f"command=[sh,-c,'{script}']", "seed=1,2")
     assert slurm_shell("launch", "--wait", *words, "resources.array_parallelism=1").code == 1
     (slurm_shell.cwd / "again").touch()
@@ -144,9 +139,9 @@ def test_resume_takes_cancelled_runs_only_when_told(slurm_shell: Any, cluster: s
     words = (*QUICK, f"cluster={cluster}", command)
     assert slurm_shell("launch", *words).code == 0
     launch = load_launch(slurm_shell.outputs[0])
-    until(lambda: read_runs(launch)[0].round is not None)
+    until(lambda: read_run_records(launch)[0].round is not None)
     assert slurm_shell("cancel").code == 0
-    until(lambda: read_runs(launch)[0].state.ended)
+    until(lambda: read_run_records(launch)[0].state.ended)
     assert "it was cancelled" in slurm_shell("resume").out
     fix(slurm_shell)
     # A launch of one run names it, too.
@@ -163,13 +158,17 @@ def test_resume_starts_cancelled_local_runs_once_only(shell: Any) -> None:
     assert shell("launch", "-m", *LOCAL, command, "seed=1,2").code == 0
     launch = load_launch(shell.outputs[0])
     assert shell("cancel", f"{launch.id}.1").code == 0
-    until(lambda: read_runs(launch)[0].round is not None)
+    until(lambda: read_run_records(launch)[0].round is not None)
     assert shell("resume", f"{launch.id}.1").code == 0
-    until(lambda: read_runs(launch)[1].round is not None)
+    until(lambda: read_run_records(launch)[1].round is not None)
     assert states(shell) == ["running", "running"]
     fix(shell)
-    executors = [one for one in shell.events(launch.folder) if isinstance(one, events.LocalStarted)]
-    until(lambda: not any(alive(one.host, one.pid, one.started) for one in executors))
+    executors = [event for event in shell.events(launch.folder) if isinstance(event, events.LocalStarted)]
+    until(
+        lambda: (
+            not any(is_process_alive(executor.host, executor.pid, executor.started) for executor in executors)
+        )
+    )
     assert states(shell) == ["completed", "completed"]
     assert attempts(launch.folder) == [1, 1]
 
@@ -182,9 +181,7 @@ def test_resume_submits_what_was_only_rendered(slurm_shell: Any) -> None:
 
 
 @thorough
-def test_resume_refused_leaves_the_launch_and_can_be_repeated(
-    slurm_shell: Any, fake_slurm: Any
-) -> None:
+def test_resume_refused_leaves_the_launch_and_can_be_repeated(slurm_shell: Any, fake_slurm: Any) -> None:
     """A scheduler that is away is exit code 3; nothing is lost, and later it works."""
     folder = sweep(slurm_shell, *SLURM, points="1")
     fake_slurm.fail("controller-away")
@@ -205,14 +202,10 @@ def test_resume_leaves_a_submission_of_unknown_fate_to_doctor(slurm_shell: Any) 
     sweep(slurm_shell, *SLURM, points="1")
     launch = load_launch(slurm_shell.outputs[0])
     job = launch.jobs[0]
-    added = events.JobAdded(
-        at=launch.created_at,
-        job=replace(job, index=1, name="x-1"),
-        after=(1,),
-    )
+    added = events.JobAdded(at=launch.created_at, job=replace(job, index=1, name="x-1"), after=(1,))
     intent = events.SubmitIntended(at=launch.created_at, job_index=1, job_name="x-1")
     for event in (added, intent):
-        record_event(launch.paths, event)
+        record_launch_event(launch.paths, event)
     said = slurm_shell("resume")
     assert said.code == 0
     assert "hpckit doctor" in said.out
@@ -279,7 +272,7 @@ def test_resume_refuses_when_the_checkout_has_moved_on(shell: Any) -> None:
     shown = shell("resume", "--dry-run")
     assert shown.code == 0, shown.err
     (shell.cwd / "job.py").write_text("raise SystemExit(0)\n")
-    assert "other changes since commit" in shell("resume").err
+    assert "different changes since commit" in shell("resume").err
     subprocess.run([*git, "commit", "-qam", "next"], cwd=shell.cwd, check=True)
     said = shell("resume")
     assert said.code == 2
@@ -313,10 +306,10 @@ def test_resume_is_refused_while_another_is_at_it(shell: Any) -> None:
     """The second of two resumes says who is at it, with exit code 2, and does nothing."""
     folder = sweep(shell, *LOCAL, points="1")
     launch = load_launch(folder)
-    with exclusive(launch.paths.resume_lock, at=launch.created_at, what="is resuming it"):
+    with hold_lock(launch.paths.resume_lock, at=launch.created_at, what="is resuming it"):
         said = shell("resume")
     assert said.code == HeldError.exit_code == 2
     assert f"is resuming {launch.id} since" in said.err
     fix(shell)
     assert shell("resume", "--wait").code == 0
-    assert not is_held(launch.paths.resume_lock)
+    assert not is_lock_held(launch.paths.resume_lock)

@@ -12,8 +12,8 @@ from tiers import thorough
 
 from hpckit.model import events
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.parallel.settings import Parallel, with_layout_words
-from hpckit.record.launches import load_frozen, load_launch, load_settings
+from hpckit.model.parallel.settings import Parallel, replace_superseded_overrides
+from hpckit.record.launches import load_frozen_config, load_launch, load_run_settings
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def failed(shell: Any, *words: str) -> Path:
 
 def changes(shell: Any, folder: Path) -> list[events.SettingsChanged]:
     """Return the layouts that resumes recorded."""
-    return [one for one in shell.events(folder) if isinstance(one, events.SettingsChanged)]
+    return [event for event in shell.events(folder) if isinstance(event, events.SettingsChanged)]
 
 
 def test_ranks_of_the_next_attempt_have_the_other_layout(shell: Any) -> None:
@@ -52,8 +52,8 @@ def test_ranks_of_the_next_attempt_have_the_other_layout(shell: Any) -> None:
     assert [log.read_text().strip() for log in logs] == ["layout: replicate 2", "layout: shard 2"]
     assert (folder / "configs" / "00000.jsonl").read_bytes() == before
     launch = load_launch(folder)
-    assert load_settings(launch, 0)[0].parallel == Parallel(replicate=1, shard="rest")
-    assert load_frozen(launch, 0)["parallel"]["shard"] == 1
+    assert load_run_settings(launch, 0)[0].parallel == Parallel(replicate=1, shard="rest")
+    assert load_frozen_config(launch, 0)["parallel"]["shard"] == 1
 
 
 @thorough
@@ -68,10 +68,7 @@ def test_other_layout_shows_in_status_show_and_diff(shell: Any) -> None:
     assert "parallel.shard=2 parallel.replicate=rest since" in shown
     document = json.loads(shell("show", "--json").out)
     assert document["config"]["parallel"]["shard"] == 2
-    assert document["settings_changes"][0]["words"] == [
-        "parallel.shard=2",
-        "parallel.replicate=rest",
-    ]
+    assert document["settings_changes"][0]["words"] == ["parallel.shard=2", "parallel.replicate=rest"]
     (difference,) = json.loads(shell("diff", "@-2", "@-1", "--json").out)["config"]
     assert difference["key"] == "parallel.shard"
 
@@ -83,7 +80,7 @@ def test_resumes_build_on_each_other_and_a_plain_one_keeps_the_layout(shell: Any
     present = []
     for words in (["parallel=tensor"], [], ["parallel.sequence=false"], ["parallel=hsdp"]):
         assert shell("resume", *words, "--wait").code == 1
-        present.append(load_settings(load_launch(folder), 0)[0].parallel)
+        present.append(load_run_settings(load_launch(folder), 0)[0].parallel)
     tensor = Parallel(tensor="node")
     assert present[:2] == [tensor, tensor]
     assert present[2] == Parallel(tensor="node", sequence=False)
@@ -107,12 +104,10 @@ def test_resumes_build_on_each_other_and_a_plain_one_keeps_the_layout(shell: Any
         ("resources.timeout_min=9", "runs on this machine, where nothing reads resources.timeo"),
         pytest.param("parallel.shard=[1]", "parallel.shard", marks=thorough),
         pytest.param("parallel.shard=${seed}", "parallel.shard", marks=thorough),
-        pytest.param("parallel.schedule=2F2B", "no schedule", marks=thorough),
+        pytest.param("parallel.schedule=2F2B", "not a known schedule", marks=thorough),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_changes(
-    shell: Any, word: str, told: str
-) -> None:
+def test_what_cannot_be_is_refused_before_anything_changes(shell: Any, word: str, told: str) -> None:
     """One error names the word; no event is written, and nothing is started."""
     folder = failed(shell)
     before = shell.events(folder)
@@ -186,7 +181,7 @@ def test_refused_resume_leaves_the_record_as_it_was(slurm_shell: Any, word: str)
 
     def record() -> dict[Path, bytes]:
         files = (one for one in folder.rglob("*") if one.is_file())
-        return {one: one.read_bytes() for one in files if "resume.lock" not in one.parts}
+        return {file: file.read_bytes() for file in files if "resume.lock" not in file.parts}
 
     before = record()
     for more in ((), ("--dry-run",)):
@@ -254,14 +249,14 @@ def test_rerun_takes_the_layout_that_the_run_had_last(shell: Any) -> None:
     assert shell("rerun", "--wait").code == 1
     (again,) = set(shell.outputs) - {folder}
     launch = load_launch(again)
-    assert load_settings(launch, 0)[0].parallel.shard == "rest"
+    assert load_run_settings(launch, 0)[0].parallel.shard == "rest"
     assert "parallel=fsdp" in launch.runs[0].overrides
 
 
 def test_words_replace_what_they_make_void() -> None:
     """Overrides are shown as they would be typed for the run as it is now."""
     words = ("seed=1", "parallel.shard=2", "parallel=hsdp", "+x=1")
-    assert with_layout_words(words, ["parallel=tensor"]) == ("seed=1", "+x=1", "parallel=tensor")
-    assert with_layout_words(("parallel.shard=2",), ["parallel.shard=4"]) == ("parallel.shard=4",)
-    assert with_layout_words(("parallelism=2",), ["parallel=x"]) == ("parallelism=2", "parallel=x")
+    assert replace_superseded_overrides(words, ["parallel=tensor"]) == ("seed=1", "+x=1", "parallel=tensor")
+    assert replace_superseded_overrides(("parallel.shard=2",), ["parallel.shard=4"]) == ("parallel.shard=4",)
+    assert replace_superseded_overrides(("parallelism=2",), ["parallel=x"]) == ("parallelism=2", "parallel=x")
     assert LaunchConfig(name="x").parallel == Parallel()

@@ -33,9 +33,9 @@ def test_resume_without_a_checkpoint_says_that_it_begins_at_step_0(shell: Any) -
         assert "(rank 0 on" in text
         assert "at step 5): RuntimeError: no further" in text
         assert "(the frozen code, from step 0: it has no checkpoint)" in text
-    assert "exception, from step 0: it has no checkpoint" in shell(
-        "resume", "--dry-run"
-    ).out.replace("(exception)", "exception")
+    assert "exception, from step 0: it has no checkpoint" in shell("resume", "--dry-run").out.replace(
+        "(exception)", "exception"
+    )
     resumed = shell("resume", "--wait")
     assert "  begins  0: from step 0: it has no checkpoint\n" in resumed.out
     assert resumed.code == 0, resumed.err

@@ -15,8 +15,8 @@ from waiting import until
 from hpckit.errors import ForeignError, NotFoundError, RunError, UsageError
 from hpckit.model import events
 from hpckit.model.launch import Checkpoint, ClusterKind
-from hpckit.record.lock import exclusive
-from hpckit.record.process import start_mark, this_host
+from hpckit.record.lock import hold_lock
+from hpckit.record.process import read_process_start_id, this_host
 
 
 def complete(writer: Any, launch: Any) -> Any:
@@ -56,9 +56,7 @@ def completed(desk: Any, writer: Any) -> Any:
     return complete(writer, desk.freeze(sweep=[("a=1",), ("a=2",)], files=("train.py",)))
 
 
-def test_rm_removes_the_whole_launch_and_nothing_else(
-    desk: Any, completed: Any, writer: Any
-) -> None:
+def test_rm_removes_the_whole_launch_and_nothing_else(desk: Any, completed: Any, writer: Any) -> None:
     """The folder is gone with its read-only code; another launch keeps all it has."""
     other = complete(writer, desk.freeze("other", minute=1, files=("train.py",)))
     before = sorted(other.folder.rglob("*"))
@@ -139,7 +137,7 @@ def test_rm_refuses_a_launch_that_may_be_alive_and_removes_the_others(
     here = desk.freeze("here", minute=3, sweep=[("a=1",), ("a=2",)])
     complete(writer, here)
     pid = os.getpid()
-    process = (this_host(), pid, start_mark(pid) or "")
+    process = (this_host(), pid, read_process_start_id(pid) or "")
     writer(launch=here, index=1, attempt=2).start(process=process)
     said = desk.say("rm", "--yes", completed.id, "waits", "elsewhere", "here")
     assert said.code == 2
@@ -152,7 +150,7 @@ def test_rm_refuses_while_a_supervisor_has_not_ended(desk: Any, writer: Any) -> 
     """Its final event is written, but it may write more: that process is named."""
     launch, pid = desk.freeze(), os.getpid()
     attempt = writer(launch=launch)
-    attempt.start(process=(this_host(), pid, start_mark(pid) or ""))
+    attempt.start(process=(this_host(), pid, read_process_start_id(pid) or ""))
     attempt.complete()
     said = rm(desk, launch.id, "--yes")
     assert f"its supervisor (process {pid}) has not ended" in said["refused"]
@@ -165,7 +163,7 @@ def test_rm_refuses_while_the_local_executor_has_not_ended(desk: Any, completed:
     desk.tell(
         completed,
         events.LocalStarted(
-            at=completed.created_at, host=this_host(), pid=pid, started=start_mark(pid) or ""
+            at=completed.created_at, host=this_host(), pid=pid, started=read_process_start_id(pid) or ""
         ),
     )
     assert "local executor" in rm(desk, completed.id, "--yes")["refused"]
@@ -180,7 +178,7 @@ def test_rm_refuses_an_unconfirmed_submission(desk: Any, completed: Any) -> None
 
 def test_rm_refuses_while_somebody_resumes(desk: Any, completed: Any) -> None:
     """Nothing goes while another process adds jobs to the launch."""
-    with exclusive(completed.paths.resume_lock, at=completed.created_at, what="is resuming it"):
+    with hold_lock(completed.paths.resume_lock, at=completed.created_at, what="is resuming it"):
         assert "is resuming" in rm(desk, completed.id, "--yes")["refused"]
     assert completed.folder.exists()
 
@@ -217,9 +215,7 @@ def submit(fake_slurm: Any, tmp_path: Path, text: str) -> str:
     return job
 
 
-def test_rm_refuses_what_slurm_still_has(
-    desk: Any, writer: Any, fake_slurm: Any, tmp_path: Path
-) -> None:
+def test_rm_refuses_what_slurm_still_has(desk: Any, writer: Any, fake_slurm: Any, tmp_path: Path) -> None:
     """Also if all runs completed: the job, or one that only serves the launch, may still write."""
     launch = of_slurm(desk, writer, fake_slurm, submit(fake_slurm, tmp_path, "sleep 60"))
     assert rm(desk, launch.id, "--yes")["refused"]
@@ -235,9 +231,7 @@ def test_rm_refuses_while_a_service_job_waits(
     launch = of_slurm(desk, writer, fake_slurm, ended)
     service = submit(fake_slurm, tmp_path, "sleep 60")
     like = launch.jobs[0]
-    added = type(like)(
-        index=1, name=f"{launch.id}-auto", runs=(), resources=like.resources, requeue=False
-    )
+    added = type(like)(index=1, name=f"{launch.id}-auto", runs=(), resources=like.resources, requeue=False)
     desk.tell(launch, events.JobAdded(at=launch.created_at, job=added, after=()))
     desk.tell(launch, events.Submitted(at=launch.created_at, job_index=1, job=service))
     refused = rm(desk, launch.id, "--yes")["refused"]
@@ -256,9 +250,7 @@ def test_rm_refuses_while_slurm_is_away(desk: Any, writer: Any, fake_slurm: Any)
     assert launch.folder.exists()
 
 
-def test_rm_takes_checkpoints_that_are_kept_elsewhere(
-    desk: Any, writer: Any, tmp_path: Path
-) -> None:
+def test_rm_takes_checkpoints_that_are_kept_elsewhere(desk: Any, writer: Any, tmp_path: Path) -> None:
     """Those of the launch, and not those of another one below the same checkpoint.dir."""
     base = tmp_path / "scratch"
     launch = complete(writer, desk.freeze(checkpoint=Checkpoint(dir=str(base))))
@@ -291,9 +283,7 @@ def test_rm_follows_no_link(desk: Any, writer: Any, tmp_path: Path) -> None:
     assert (outside / away.id).exists()
 
 
-def test_rm_leaves_checkpoints_that_others_may_write_to(
-    desk: Any, writer: Any, tmp_path: Path
-) -> None:
+def test_rm_leaves_checkpoints_that_others_may_write_to(desk: Any, writer: Any, tmp_path: Path) -> None:
     """A folder that is not the user's alone is named and stays; the launch goes."""
     base = tmp_path / "scratch"
     launch = complete(writer, desk.freeze(checkpoint=Checkpoint(dir=str(base))))
@@ -304,12 +294,10 @@ def test_rm_leaves_checkpoints_that_others_may_write_to(
     assert "can be written by others" in said["left"][0]
 
 
-def test_rm_refuses_a_launch_whose_configurations_are_damaged(
-    desk: Any, completed: Any, writer: Any
-) -> None:
+def test_rm_refuses_a_launch_whose_configurations_are_damaged(desk: Any, completed: Any, writer: Any) -> None:
     """What it keeps elsewhere is not known then; others that were named go."""
     other = complete(writer, desk.freeze("other", minute=1))
-    completed.paths.configs(0).write_text("{")
+    completed.paths.configs_file_of_run(0).write_text("{")
     said = desk.say("rm", completed.id, other.id, "--yes")
     assert (said.code, names(desk.folder)) == (2, [completed.id])
     assert "cannot be read" in said.err
@@ -318,9 +306,7 @@ def test_rm_refuses_a_launch_whose_configurations_are_damaged(
 @pytest.mark.parametrize(
     ("given", "reason"), [("scratch", "is relative"), ("/absent/scratch", "not a folder of this")]
 )
-def test_rm_names_checkpoints_that_it_cannot_reach(
-    desk: Any, writer: Any, given: str, reason: str
-) -> None:
+def test_rm_names_checkpoints_that_it_cannot_reach(desk: Any, writer: Any, given: str, reason: str) -> None:
     """They stay: they are on another host, or wherever the ranks were."""
     launch = complete(writer, desk.freeze(checkpoint=Checkpoint(dir=given)))
     said = rm(desk, launch.id, "--yes")

@@ -80,7 +80,7 @@ def test_rm_of_a_copy_that_outlives_the_place_of_the_original_is_careful(
     said = shell("rm", str(copy), "--yes")
     assert said.code == 0, said.err
     assert checkpoints.is_dir()
-    assert f"may be a copy of {folder}, which is not there" in said.out
+    assert f"may be a copy of {folder}, which does not exist" in said.out
 
 
 def test_rm_of_a_copy_in_the_place_of_the_original_is_careful(
@@ -127,14 +127,10 @@ def test_rm_of_a_launch_that_does_not_say_where_it_was_made_keeps_checkpoints(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's folders")
-def test_rm_takes_no_leftover_of_another_user(
-    shell: Any, kept_elsewhere: tuple[Path, Path]
-) -> None:
+def test_rm_takes_no_leftover_of_another_user(shell: Any, kept_elsewhere: tuple[Path, Path]) -> None:
     """Leftovers have names that anyone can choose; a stranger's stays, and blocks nothing."""
     folder, checkpoints = kept_elsewhere
-    strangers = [
-        place.with_name(f".removed.{folder.name}.aabbccdd") for place in (folder, checkpoints)
-    ]
+    strangers = [place.with_name(f".removed.{folder.name}.aabbccdd") for place in (folder, checkpoints)]
     for stranger in strangers:
         (stranger / "x").mkdir(parents=True)
         os.chown(stranger, STRANGER, STRANGER)

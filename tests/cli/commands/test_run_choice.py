@@ -14,7 +14,7 @@ from tiers import thorough
 from waiting import until
 
 from hpckit.model import events
-from hpckit.record.process import alive
+from hpckit.record.process import is_process_alive
 
 pytestmark = pytest.mark.slow
 
@@ -40,8 +40,8 @@ def sweep(shell: Any, place: Path) -> Any:
         (shell.cwd / "job.py").write_text(JOB)
         assert shell("launch", "--wait", "-m", *WORDS, "+params.i=0,3,1,0,3").code == 1
         (folder,) = shell.outputs
-        begun = [one for one in shell.events(folder) if isinstance(one, events.LocalStarted)]
-        until(lambda: not any(alive(one.host, one.pid, one.started) for one in begun))
+        begun = [event for event in shell.events(folder) if isinstance(event, events.LocalStarted)]
+        until(lambda: not any(is_process_alive(one.host, one.pid, one.started) for one in begun))
         shutil.copytree(shell.cwd, kept, symlinks=True)
     shutil.rmtree(shell.cwd)
     shutil.copytree(kept, shell.cwd, symlinks=True)
@@ -153,7 +153,7 @@ def test_rerun_of_several_runs_is_one_launch(sweep: Any) -> None:
     said = sweep("rerun", "--cause", "exit_code", "--wait", "--json")
     assert said.code == 0, said.err
     assert "3 of 5 runs of" in said.err
-    assert "it is not what it was" in said.err
+    assert "it is not the same as it was" in said.err
     folder = Path(json.loads(said.out)["dir"])
     logs = [next((folder / f"runs/{run:05d}").rglob("rank-0*.log")) for run in range(3)]
     assert [log.read_text().split() for log in logs] == [["mended", i] for i in ("3", "1", "3")]

@@ -82,9 +82,7 @@ def test_shell_runs_a_command_in_the_runs_place(local: Caller) -> None:
 
 def test_shell_passes_input_and_exit_code(local: Caller) -> None:
     """Standard input reaches the command, and its exit code comes back, also from a shell."""
-    assert local("--", "sh", "-c", "read x; echo got $x; exit 7", text="this\n").stdout == (
-        "got this\n"
-    )
+    assert local("--", "sh", "-c", "read x; echo got $x; exit 7", text="this\n").stdout == ("got this\n")
     assert local("--", "sh", "-c", "exit 7").returncode == 7
     done = local(text="echo $FOO; exit 3\n")
     assert (done.returncode, done.stdout) == (3, "bar baz\n")
@@ -165,13 +163,11 @@ def test_shell_of_another_host_says_where(desk: Any, writer: Any) -> None:
     """Without Slurm, processes of another machine are out of reach."""
     launch = desk.freeze()
     writer(launch=launch).start()
-    with pytest.raises(UsageError, match=f"is on elsewhere, and this is {this_host()}"):
+    with pytest.raises(UsageError, match=f"is on elsewhere, but this host is {this_host()}"):
         enter(desk, launch.id)
 
 
-def test_shell_refuses_a_node_that_is_not_of_the_run(
-    desk: Any, writer: Any, fake_slurm: Any
-) -> None:
+def test_shell_refuses_a_node_that_is_not_of_the_run(desk: Any, writer: Any, fake_slurm: Any) -> None:
     """The nodes it has are named."""
     desk.environ = fake_slurm.environ
     launch = desk.freeze(kind=ClusterKind.slurm)
@@ -186,7 +182,7 @@ def test_shell_refuses_a_node_that_is_not_of_the_run(
 def test_shell_wants_a_command_behind_dashes(local: Caller) -> None:
     """Nothing after -- is a mistake, not a shell."""
     done = local("--")
-    assert (done.returncode, "no command stands behind --" in done.stderr) == (2, True)
+    assert (done.returncode, "no command follows --" in done.stderr) == (2, True)
     empty = local("--", "")
     assert (empty.returncode, "is an empty word" in empty.stderr) == (2, True)
 
@@ -251,9 +247,7 @@ def test_shell_between_two_rounds_has_the_environment_too(
     """Without a rank to take it from it is made as the agent makes it, secrets too."""
     whole = variables(local("--", "env", "-0").stdout)
     made = run_to_end(
-        [sys.executable, "-c", MADE, whole["HPCKIT_LAUNCH_DIR"]],
-        env=local.shell.environ,
-        check=True,
+        [sys.executable, "-c", MADE, whole["HPCKIT_LAUNCH_DIR"]], env=local.shell.environ, check=True
     ).stdout
     alike = {name: whole.get(name) for name in ("FOO", "API_TOKEN", "PYTHONPATH", "PATH")}
     assert {name: json.loads(made).get(name) for name in alike} == alike
@@ -263,7 +257,7 @@ MADE = """\
 import json, os, sys
 from pathlib import Path
 from hpckit.record.launches import load_launch
-from hpckit.runtime.run_shell import shell_environment
+from hpckit.runtime.run_shell import build_shell_environment
 # There is no attempt 2, and so no rank of it.
-print(json.dumps(shell_environment(load_launch(Path(sys.argv[1])), 0, 2, dict(os.environ))))
+print(json.dumps(build_shell_environment(load_launch(Path(sys.argv[1])), 0, 2, dict(os.environ))))
 """

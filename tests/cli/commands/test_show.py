@@ -14,7 +14,7 @@ from waiting import run_to_end
 from hpckit.errors import UsageError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
-from hpckit.record.launches import load_settings
+from hpckit.record.launches import load_run_settings
 
 SECRET = "hf_0123456789abcdef"  # noqa: S105  # a case
 
@@ -58,16 +58,16 @@ def test_show_config_is_yaml_that_reads_back(desk: Any) -> None:
     """All of it and nothing else, so that it can go into a file."""
     launch = desk.freeze(env={"A": "x: y", "B": "1", "C": "naïve"})
     said = desk.say("show", "--config")
-    assert yaml.safe_load(said.out) == load_settings(launch, 0)[1]
+    assert yaml.safe_load(said.out) == load_run_settings(launch, 0)[1]
     assert "naïve" in said.out
-    assert json.loads(desk.say("show", "--config", "--json").out) == load_settings(launch, 0)[1]
+    assert json.loads(desk.say("show", "--config", "--json").out) == load_run_settings(launch, 0)[1]
 
 
 def test_show_config_is_harmless_and_still_the_same(desk: Any) -> None:
     """What a terminal would obey is escaped as YAML has it."""
     launch = desk.freeze(env={"A": "\x1b[2J\u202eevil"})
     said = desk.say("show", "--config")
-    assert yaml.safe_load(said.out) == load_settings(launch, 0)[1]
+    assert yaml.safe_load(said.out) == load_run_settings(launch, 0)[1]
     assert not {"\x1b", "\u202e"} & set(said.out + desk.say("show").out)
 
 
@@ -88,9 +88,7 @@ def test_show_of_several_runs_shows_what_they_share(desk: Any, writer: Any) -> N
     assert (one["run"], one["overrides"]) == (f"{launch.id}.1", ["a=2"])
 
 
-def test_show_has_the_job_and_nodes_of_each_attempt(
-    desk: Any, writer: Any, fake_slurm: Any
-) -> None:
+def test_show_has_the_job_and_nodes_of_each_attempt(desk: Any, writer: Any, fake_slurm: Any) -> None:
     """A run that was interrupted has its earlier job, too."""
     desk.environ = fake_slurm.environ
     launch = desk.freeze(kind=ClusterKind.slurm)

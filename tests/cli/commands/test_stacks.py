@@ -34,7 +34,7 @@ def test_run_that_ends_meanwhile_is_said_to_have_ended(
     def ends(*_: object) -> None:
         attempt.complete()
 
-    monkeypatch.setattr(stacks, "read_stacks", ends)
+    monkeypatch.setattr(stacks, "read_stacks_answer", ends)
     with pytest.raises(RunError, match=r"completed before it could answer") as caught:
         desk.say("stacks")
     assert f"hpckit logs {launch.id}.0" in caught.value.hint

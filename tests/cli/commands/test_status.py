@@ -17,7 +17,7 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import ClusterKind
 from hpckit.model.states import RoundAction
-from hpckit.record.process import start_mark, this_host
+from hpckit.record.process import read_process_start_id, this_host
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 FIELDS = [
@@ -167,12 +167,7 @@ def test_status_of_a_rendered_launch_is_pending(desk: Any) -> None:
     assert states(document) == ["pending", "pending"]
     first = document["runs"][0]
     assert (first["job"], first["attempt"], first["round"], first["step"]) == (None, 0, None, None)
-    assert (first["nodes"], first["exit_code"], first["failure"], first["metrics"]) == (
-        [],
-        None,
-        None,
-        {},
-    )
+    assert (first["nodes"], first["exit_code"], first["failure"], first["metrics"]) == ([], None, None, {})
 
 
 def test_status_shows_the_latest_launch_and_any_other_by_name(desk: Any) -> None:
@@ -290,9 +285,7 @@ def test_status_shows_in_which_overrides_runs_differ(desk: Any) -> None:
         ["0", "lr=0.1", "pending"],
         ["1", "lr=0.2", "pending"],
     ]
-    assert ["1", "lr=0.2", "pending"] in [
-        line.split() for line in desk.say("status", ".1").out.splitlines()
-    ]
+    assert ["1", "lr=0.2", "pending"] in [line.split() for line in desk.say("status", ".1").out.splitlines()]
 
 
 @pytest.mark.parametrize("verb", ["status", "results"])
@@ -300,7 +293,7 @@ def test_override_that_no_run_sets_is_said(desk: Any, verb: str) -> None:
     """A slip, as it selects nothing; of one that some run sets, nothing is said."""
     desk.freeze(sweep=[("model.lr=0.1", "seed=1"), ("model.lr=0.2", "seed=1")])
     said = desk.say(verb, "--override", "rl=0.1")
-    assert "hpckit: warning: no run sets rl (--override); set are model.lr, seed\n" in said.err
+    assert "hpckit: warning: no run sets rl (--override); runs set model.lr, seed\n" in said.err
     assert "no run sets" not in desk.say(verb, "--override", "lr=7").err
 
 
@@ -358,7 +351,7 @@ def test_status_draws_a_table_on_a_terminal(desk: Any, writer: Any) -> None:
 def test_status_knows_a_living_supervisor_from_a_dead_one(desk: Any, writer: Any) -> None:
     """A supervisor that is gone without a final event leaves an interrupted run, and says so."""
     launch = desk.freeze(sweep=[("a=1",), ("a=2",)])
-    me = (this_host(), os.getpid(), start_mark(os.getpid()) or "")
+    me = (this_host(), os.getpid(), read_process_start_id(os.getpid()) or "")
     writer(launch=launch, index=0).start(process=me)
     writer(launch=launch, index=1).start(process=(this_host(), os.getpid(), "another start"))
     document = read(desk)
@@ -414,10 +407,7 @@ def test_status_reads_torn_lines_and_newer_records(desk: Any, writer: Any) -> No
 def submit(desk: Any, slurm: Any, launch: Any, *words: str) -> str:
     """Submit something in the launch's name and record it; return the job's main id."""
     job: str = slurm.slurm("sbatch", "--parsable", "--output=/dev/null", *words).strip()
-    desk.tell(
-        launch,
-        events.Submitted(at=launch.created_at + timedelta(seconds=1), job_index=0, job=job),
-    )
+    desk.tell(launch, events.Submitted(at=launch.created_at + timedelta(seconds=1), job_index=0, job=job))
     return job
 
 
@@ -432,9 +422,7 @@ def test_status_shows_slurms_word_beside_ours(on_slurm: Any, fake_slurm: Any) ->
     assert "JobHeldUser" in on_slurm.say("status").out
 
 
-def test_status_with_the_scheduler_away_shows_our_record(
-    on_slurm: Any, fake_slurm: Any, writer: Any
-) -> None:
+def test_status_with_the_scheduler_away_shows_our_record(on_slurm: Any, fake_slurm: Any, writer: Any) -> None:
     """Without an answer our own record is shown, with a warning, and the exit code is 0."""
     launch = on_slurm.freeze(kind=ClusterKind.slurm)
     job = submit(on_slurm, fake_slurm, launch, "--hold", "--wrap=true")
@@ -500,14 +488,12 @@ def test_status_says_that_no_local_executor_was_ever_given_the_runs(desk: Any) -
     record = launch.folder / "launch.json"
     record.write_text(record.read_text().replace("/usr/bin/python3", sys.executable))
     said = desk.say("status")
-    assert "no local executor was ever given 2 runs" in said.err
+    assert "no local executor ever got 2 runs" in said.err
     named = re.search("`hpckit resume (.*)` begins them", said.err)
     assert named is not None
     resumed = json.loads(desk.say("resume", named[1], "--changed-code", "--dry-run", "--json").out)
     assert launch.runs[0].id in json.dumps(resumed)
-    desk.tell(
-        launch, events.LocalStarted(at=launch.created_at, host="elsewhere", pid=1, started="1")
-    )
+    desk.tell(launch, events.LocalStarted(at=launch.created_at, host="elsewhere", pid=1, started="1"))
     assert "executor" not in desk.say("status").err
 
 
@@ -566,9 +552,7 @@ def test_status_of_some_runs_counts_all_of_them(swept: Any) -> None:
     assert "1 more not shown" in said.err
 
 
-def test_status_of_many_runs_counts_first_and_lists_what_failed_or_runs(
-    desk: Any, writer: Any
-) -> None:
+def test_status_of_many_runs_counts_first_and_lists_what_failed_or_runs(desk: Any, writer: Any) -> None:
     """Completed and waiting runs are summed up, unless all are asked for, or some; JSON has all."""
     launch = desk.freeze(sweep=[(f"+lr={index}",) for index in range(30)])
     for index in range(29):
@@ -578,10 +562,7 @@ def test_status_of_many_runs_counts_first_and_lists_what_failed_or_runs(
             attempt.fail() if index == 7 else attempt.complete()
     lines = desk.say("status").out.splitlines()
     assert lines[2] == "30 runs: 1 pending, 1 running, 27 completed, 1 failed"
-    assert [line.split()[:3] for line in lines[4:6]] == [
-        ["7", "lr=7", "failed"],
-        ["3", "lr=3", "running"],
-    ]
+    assert [line.split()[:3] for line in lines[4:6]] == [["7", "lr=7", "failed"], ["3", "lr=3", "running"]]
     assert lines[6].startswith("not listed: 1 pending, 27 completed; ")
     command = lines[6].partition("`")[2].partition("`")[0].split()
     every = desk.say(*command[1:]).out.splitlines()
@@ -596,7 +577,7 @@ def test_status_of_many_runs_counts_first_and_lists_what_failed_or_runs(
     [
         (("--sort", "speed"), "runs have no column 'speed'.*lr"),
         (("--limit", "-1"), "--limit is -1"),
-        (("--state", "lost"), "--state has 'lost'"),
+        (("--state", "lost"), "--state: 'lost' is not a state"),
     ],
 )
 def test_status_refuses_what_it_cannot_show(swept: Any, words: tuple[str, ...], named: str) -> None:

@@ -37,9 +37,7 @@ def test_gpu_that_torch_does_not_see_fails_before_training(shell: Any) -> None:
     shown = ("cluster.gpus_per_node=1", "recovery=never", "+env.CUDA_VISIBLE_DEVICES=''")
     told = failure(shell, *words, *shown)
     assert "resources.gpus_per_node=1 asks for one" in told["message"]
-    cpu = shell(
-        "launch", "cluster=local", "--wait", *words, *shown, "runtime.device=cpu", "--rerun"
-    )
+    cpu = shell("launch", "cluster=local", "--wait", *words, *shown, "runtime.device=cpu", "--rerun")
     assert cpu.code == 0, cpu.err
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from hpckit.model import events
 from hpckit.model.parallel.layout import Layout
-from hpckit.record.attempts import told_of
-from hpckit.record.launches import load_launch, read_runs
+from hpckit.record.attempts import read_attempt_events
+from hpckit.record.launches import load_launch, read_run_records
 
 pytestmark = pytest.mark.slow
 
@@ -70,10 +70,10 @@ def test_layout_is_reported_by_ranks_and_kept_over_attempts(shell: Any) -> None:
 def check_events(folder: Path) -> None:
     """Check that every round has one event at most, and that readers without a cache agree."""
     launch = load_launch(folder)
-    told = [list(told_of(launch.paths.run(0).attempt(number))) for number in (1, 2, 3)]
+    told = [list(read_attempt_events(launch.paths.run(0).attempt(number))) for number in (1, 2, 3)]
     counts = [sum(isinstance(one, events.LayoutReported) for one in some) for some in told]
     assert counts == [1, 0, 1]
-    (record,) = read_runs(launch)
+    (record,) = read_run_records(launch)
     assert record.layout is not None
     assert record.layout.layout == Layout(shard=2)
 

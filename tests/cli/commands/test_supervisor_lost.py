@@ -22,9 +22,9 @@ from hpckit.model.launch import ClusterKind
 from hpckit.model.states import RequeueOutcome, RoundAction, RunState
 from hpckit.record.launches import Launch
 from hpckit.record.layout import RunPaths
-from hpckit.record.store import make_folder, write_json, write_text
+from hpckit.record.store import make_private_folder, write_json, write_text_atomically
 from hpckit.runtime.channel import tcp
-from hpckit.runtime.channel.listen import listener
+from hpckit.runtime.channel.listen import open_listening_socket
 
 SECRET = tcp.new_secret()
 PROGRAM = """#!/bin/sh
@@ -49,7 +49,7 @@ class Bereaved:
 
     def allow(self, restarts: int) -> None:
         """Let the run be started again so often after losing its supervisor."""
-        frozen = self.launch.paths.configs(0)
+        frozen = self.launch.paths.configs_file_of_run(0)
         config = json.loads(frozen.read_text())
         config["recovery"]["restarts"] = {"launcher_lost": restarts}
         frozen.write_text(json.dumps(config) + "\n")
@@ -81,7 +81,7 @@ def bereaved(desk: Any, writer: Any, tmp_path: Path) -> Bereaved:
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in ("squeue", "scontrol", "scancel", "sacct"):
-        write_text(programs / name, PROGRAM)
+        write_text_atomically(programs / name, PROGRAM)
         (programs / name).chmod(0o755)
     launch = desk.freeze(kind=ClusterKind.slurm)
     writer(launch=launch).start(job="7", process=("n1.site", 1, "1"))
@@ -106,9 +106,7 @@ def test_run_without_supervisor_without_restarts_gives_its_nodes_back(bereaved: 
     assert bereaved.act() == ["scancel 7"]
 
 
-def test_run_is_left_alone_where_its_supervisor_left_a_final_event(
-    bereaved: Bereaved, writer: Any
-) -> None:
+def test_run_is_left_alone_where_its_supervisor_left_a_final_event(bereaved: Bereaved, writer: Any) -> None:
     """An attempt that has ended by itself is nobody's orphan."""
     writer(launch=bereaved.launch).complete()
     assert bereaved.act() == []
@@ -121,9 +119,7 @@ def test_run_is_left_alone_by_a_node_that_was_given_up(bereaved: Bereaved, write
     assert bereaved.act() == []
 
 
-def test_new_attempt_that_a_cut_off_supervisor_wanted_is_asked_for(
-    bereaved: Bereaved, writer: Any
-) -> None:
+def test_new_attempt_that_a_cut_off_supervisor_wanted_is_asked_for(bereaved: Bereaved, writer: Any) -> None:
     """It gave up everybody else, and reaches Slurm no more; its decision counts, once."""
     bereaved.allow(0)
     writer(launch=bereaved.launch).tell(
@@ -148,7 +144,7 @@ def test_new_attempt_that_the_supervisor_has_asked_for_is_not_asked_for_again(
 
 def test_run_is_left_alone_where_a_later_attempt_has_begun(bereaved: Bereaved) -> None:
     """Somebody else was quicker."""
-    make_folder(bereaved.run.attempt(2).folder)
+    make_private_folder(bereaved.run.attempt(2).folder)
     assert bereaved.act() == []
 
 
@@ -159,10 +155,10 @@ def supervisor(bereaved: Bereaved, secret: str) -> Iterator[None]:
 
     async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ChannelError, OSError):
-            await tcp.accept(reader, writer, secret)
+            await tcp.authenticate_caller(reader, writer, secret)
         writer.close()
 
-    with listener("127.0.0.1") as bound:
+    with open_listening_socket("127.0.0.1") as bound:
         publish(bereaved, bound.getsockname()[1])
         server = loop.run_until_complete(asyncio.start_server(welcome, sock=bound))
         thread = threading.Thread(target=loop.run_forever)
@@ -180,7 +176,7 @@ def publish(bereaved: Bereaved, port: int) -> None:
     """Say where the supervisor listens, or has listened."""
     paths = bereaved.run.attempt(1)
     write_json(paths.address, {"hosts": ["127.0.0.1"], "port": port})
-    write_text(paths.secret, SECRET + "\n")
+    write_text_atomically(paths.secret, SECRET + "\n")
 
 
 def test_run_is_left_alone_while_its_supervisor_answers(bereaved: Bereaved) -> None:
@@ -195,7 +191,7 @@ def test_run_of_a_frozen_supervisor_is_started_anew(
 ) -> None:
     """The kernel accepts connections for a process that is stopped; nothing is said on them."""
     monkeypatch.setattr(tcp, "HANDSHAKE_S", 0.5)
-    with listener("127.0.0.1") as bound:
+    with open_listening_socket("127.0.0.1") as bound:
         publish(bereaved, bound.getsockname()[1])
         assert "scontrol requeue 7" in bereaved.act()
 

@@ -9,7 +9,7 @@ import pytest
 
 WORDS = ("experiment=command", "code.snapshot=false", "resources.cpus_per_task=2")
 PRINTS = """command='bash -c "echo THREADS $OMP_NUM_THREADS"'"""
-SAID = "OMP_NUM_THREADS=1 of this shell does not count: a rank has 2"
+SAID = "OMP_NUM_THREADS=1 of this shell is not used: a rank has 2"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tiers import thorough
 
-from hpckit.planning.tracker import wandb_id
+from hpckit.planning.tracker import compute_wandb_id
 
 pytestmark = pytest.mark.slow
 
@@ -41,9 +41,7 @@ def program(shell: Any) -> Any:
 
 def seen(shell: Any) -> dict[str, dict[str, str]]:
     """Return the variables of each start: attempt, rank, round."""
-    return {
-        path.stem: json.loads(path.read_text()) for path in sorted((shell.cwd / "seen").iterdir())
-    }
+    return {path.stem: json.loads(path.read_text()) for path in sorted((shell.cwd / "seen").iterdir())}
 
 
 def command(shell: Any) -> tuple[str, ...]:
@@ -54,12 +52,7 @@ def command(shell: Any) -> tuple[str, ...]:
 @thorough
 def test_ranks_continue_the_same_run_of_wandb(program: Any) -> None:
     """After a restart in the same attempt and after `resume`; only rank 0 logs."""
-    words = (
-        "tracker=wandb",
-        *TASK,
-        "+recovery.restarts.exit_code=1",
-        "resources.tasks_per_node=2",
-    )
+    words = ("tracker=wandb", *TASK, "+recovery.restarts.exit_code=1", "resources.tasks_per_node=2")
     program.environ["WANDB_RUN_ID"] = "of-the-shell"
     program.environ["WANDB_MODE"] = "offline"
     assert program("launch", "--wait", *words, *command(program)).code == 1
@@ -74,7 +67,7 @@ def test_ranks_continue_the_same_run_of_wandb(program: Any) -> None:
         ]
     ]
     same = {
-        "WANDB_RUN_ID": wandb_id(f"{launch.name}.0"),
+        "WANDB_RUN_ID": compute_wandb_id(f"{launch.name}.0"),
         "WANDB_RESUME": "allow",
         "WANDB_RUN_GROUP": launch.name,
         "WANDB_NAME": f"{launch.name}.0",
@@ -106,10 +99,7 @@ def test_mlflow_gets_tags(program: Any) -> None:
     (variables,) = seen(program).values()
     tags = json.loads(variables.pop("MLFLOW_RUN_CONTEXT"))
     assert (tags["hpckit.run"], tags["hpckit.launch"]) == (f"{launch.name}.0", launch.name)
-    assert variables == {
-        "MLFLOW_EXPERIMENT_NAME": "project",
-        "MLFLOW_TRACKING_URI": "http://tracking:5000",
-    }
+    assert variables == {"MLFLOW_EXPERIMENT_NAME": "project", "MLFLOW_TRACKING_URI": "http://tracking:5000"}
 
 
 def test_trackers_and_notices_are_no_part_of_the_signature(program: Any) -> None:
@@ -117,6 +107,6 @@ def test_trackers_and_notices_are_no_part_of_the_signature(program: Any) -> None
     program.environ["HPCKIT_NOTIFY"] = "exec:true"
     for words in ((), ("tracker=wandb", "notify=all")):
         program("render", *words, *TASK, *command(program))
-    records = [json.loads((one / "launch.json").read_text()) for one in program.outputs]
-    assert len({one["runs"][0]["signature"] for one in records}) == 1
+    records = [json.loads((output / "launch.json").read_text()) for output in program.outputs]
+    assert len({record["runs"][0]["signature"] for record in records}) == 1
     assert len(records) == 2

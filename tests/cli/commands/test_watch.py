@@ -11,8 +11,8 @@ import pytest
 from tiers import thorough
 
 from hpckit.model.events import SubmitIntended
-from hpckit.record.launch_events import record_event
-from hpckit.record.launches import load_launch, read_runs
+from hpckit.record.launch_events import record_launch_event
+from hpckit.record.launches import load_launch, read_run_records
 
 pytestmark = pytest.mark.slow
 
@@ -25,9 +25,7 @@ def attempts(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("cluster", [pytest.param("local", marks=thorough), "slurm"])
-def test_watch_resumes_until_all_is_done(
-    slurm_shell: Any, lose_supervisor: Any, cluster: str
-) -> None:
+def test_watch_resumes_until_all_is_done(slurm_shell: Any, lose_supervisor: Any, cluster: str) -> None:
     """Runs whose supervisor is killed once or twice are brought to their end, exit code 0."""
     words = (lose_supervisor(), "+params.i=1,3", *QUICK, f"cluster={cluster}")
     slurm_shell("launch", "-m", *words)
@@ -94,8 +92,8 @@ def test_watch_hands_in_what_a_killed_launcher_only_meant_to(slurm_shell: Any) -
     long_ago = datetime(2025, 1, 1, tzinfo=UTC)
     for job in launch.jobs:
         intent = SubmitIntended(at=long_ago, job_index=job.index, job_name=job.name)
-        record_event(launch.paths, intent)
+        record_launch_event(launch.paths, intent)
     said = slurm_shell("watch")
     assert said.code == 0, said.out + said.err
     assert attempts(launch.folder) == [1, 1]
-    assert [run.state for run in read_runs(launch)] == ["completed"] * 2
+    assert [run.state for run in read_run_records(launch)] == ["completed"] * 2

@@ -40,9 +40,7 @@ def read_until(person: int, text: str) -> str:
 
 
 @pytest.mark.slow
-def test_watch_turns_pages_and_leaves_the_terminal_as_it_was(
-    desk: Any, writer: Any, terminal: Any
-) -> None:
+def test_watch_turns_pages_and_leaves_the_terminal_as_it_was(desk: Any, writer: Any, terminal: Any) -> None:
     """A list too long for the screen is read page by page; q ends the watching with 0."""
     launch = desk.freeze(sweep=[(f"i={number}",) for number in range(RUNS)])
     for index in range(RUNS):

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from cli_world import NOW, START, Terminal, make_context
 
-from hpckit.cli.main import verb_module, verb_parser
-from hpckit.cli.terminal.live_status import interval
+from hpckit.cli.main import build_verb_parser, import_verb_module
+from hpckit.cli.terminal.live_status import parse_watch_interval
 from hpckit.errors import UsageError
 from hpckit.model import events
 from hpckit.model.launch import Cluster, ClusterKind
-from hpckit.planning.jobs.service_jobs import auto_resume_job
+from hpckit.planning.jobs.service_jobs import build_auto_resume_job
 from hpckit.record.store import write_json
 
 SWEEP = [("lr=0.1",), ("lr=0.2",), ("lr=0.3",)]
@@ -46,17 +46,13 @@ class Viewer:
         """Return what `status WORDS` wrote, also where it was interrupted."""
         out = Terminal() if terminal else io.StringIO()
         context = make_context(
-            self.desk.folder,
-            dict(self.desk.environ),
-            stdout=out,
-            now=lambda: self.now,
-            sleep=self.sleep,
+            self.desk.folder, dict(self.desk.environ), stdout=out, now=lambda: self.now, sleep=self.sleep
         )
-        given = verb_parser("status").parse_intermixed_args(
+        given = build_verb_parser("status").parse_intermixed_args(
             [*words, "--output-dir", str(self.desk.folder)]
         )
         try:
-            assert verb_module("status").run(given, context) == 0
+            assert import_verb_module("status").run(given, context) == 0
         except KeyboardInterrupt:
             out.write("interrupted\n")
         return out.getvalue()
@@ -98,9 +94,7 @@ def test_watch_of_one_run_counts_its_steps(desk: Any, writer: Any) -> None:
 def test_watch_json_is_an_object_a_line(sweep: Viewer) -> None:
     """Programs get one object for each change, with the documented fields."""
     found = [json.loads(line) for line in sweep.watch("--watch", "5", "--json").splitlines()]
-    assert list(found[0]) == [
-        *("launch", "at", "total", "states", "share", "remaining_s", "satellites"),
-    ]
+    assert list(found[0]) == [*("launch", "at", "total", "states", "share", "remaining_s", "satellites")]
     assert [one["states"].get("completed", 0) for one in found] == [0, 1, 2, 3]
     assert (found[-1]["share"], found[-1]["remaining_s"]) == (1.0, 0)
     assert set(sweep.sleeps) == {5.0}
@@ -181,9 +175,7 @@ def test_watch_asks_slurm_rarely(desk: Any, fake_slurm: Any) -> None:
     assert said.endswith("interrupted\n")
 
 
-def test_watch_goes_on_while_an_auto_resume_job_will_resume(
-    desk: Any, writer: Any, fake_slurm: Any
-) -> None:
+def test_watch_goes_on_while_an_auto_resume_job_will_resume(desk: Any, writer: Any, fake_slurm: Any) -> None:
     """All runs have ended, and one of them badly: more will happen until that job is gone."""
     desk.environ = fake_slurm.environ
     launch = desk.freeze(kind=ClusterKind.slurm)
@@ -193,7 +185,7 @@ def test_watch_goes_on_while_an_auto_resume_job_will_resume(
     like = launch.jobs[0].resources
     added = events.JobAdded(
         at=launch.created_at,
-        job=auto_resume_job(launch.id, index=1, like=like, cluster=Cluster(), after=()),
+        job=build_auto_resume_job(launch.id, index=1, like=like, cluster=Cluster(), after=()),
         after=(),
     )
     run = fake_slurm.slurm("sbatch", "--parsable", "--output=/dev/null", "--wrap=true").strip()
@@ -225,4 +217,4 @@ def test_watch_takes_a_launch_behind_it(sweep: Viewer) -> None:
 @pytest.mark.parametrize(("text", "expected"), [("2m", 120.0), ("90s", 90.0), ("1.5", 1.5)])
 def test_watch_takes_times_with_units(text: str, expected: float) -> None:
     """A time may be seconds, or have a unit."""
-    assert interval(text) == expected
+    assert parse_watch_interval(text) == expected

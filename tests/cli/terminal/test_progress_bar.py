@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpckit.cli.main import main
-from hpckit.cli.terminal.progress_bar import progress_bar
+from hpckit.cli.terminal.progress_bar import show_progress_bar
 from hpckit.context import Context
 
 
@@ -24,22 +24,16 @@ class Terminal(io.StringIO):
 
 def world(stderr: io.StringIO, *, pace_s: float, **more: Any) -> Context:
     """Return a context whose clock goes on by `pace_s` each time somebody looks."""
-    times = iter(
-        datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=pace_s * n) for n in range(9999)
-    )
+    times = iter(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=pace_s * n) for n in range(9999))
     given = {"environ": {"TERM": "xterm"}, "cwd": Path("/"), "stdout": io.StringIO(), **more}
     return Context(
-        stderr=stderr,
-        now=lambda: next(times),
-        sleep=lambda _: None,
-        meter=progress_bar,
-        **given,
+        stderr=stderr, now=lambda: next(times), sleep=lambda _: None, meter=show_progress_bar, **given
     )
 
 
 def steps(stderr: io.StringIO, *, pace_s: float, quiet: bool = False) -> str:
     """Return what ten steps at this pace leave on standard error."""
-    with world(stderr, pace_s=pace_s).progress("counting", quiet=quiet) as tell:
+    with world(stderr, pace_s=pace_s).show_progress("counting", quiet=quiet) as tell:
         for done in range(10):
             tell(done, 10)
     return stderr.getvalue()

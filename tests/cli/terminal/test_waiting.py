@@ -12,7 +12,7 @@ from pseudo_terminal import Sitting
 from report_launches import troubled_launch
 from tiers import thorough
 
-from hpckit.cli.terminal.waiting import Waiting, wait
+from hpckit.cli.terminal.waiting import Waiting, wait_for_launch
 
 LOCAL = ("cluster=local", "code.snapshot=false")
 SAY = ("sh", "-c", "echo one; echo two; exit $0")
@@ -79,9 +79,7 @@ def test_wait_follow_says_which_of_several_runs_printed_a_line(shell: Any) -> No
 
 def test_lines_of_a_wait_name_the_point_of_a_run(shell: Any) -> None:
     """By the overrides in which runs differ, not by those that all have."""
-    said = shell(
-        "launch", "--wait", "-m", "+params.lr=0.1,0.2", "+params.a=7", *LOCAL, "--", "true"
-    )
+    said = shell("launch", "--wait", "-m", "+params.lr=0.1,0.2", "+params.a=7", *LOCAL, "--", "true")
     assert said.code == 0, said.err
     for index, point in enumerate(("lr=0.1", "lr=0.2")):
         lines = re.findall(rf"\.{index}  completed.*", said.out)
@@ -95,20 +93,16 @@ def test_wait_ends_with_what_held_the_runs_back(desk: Any, *, follow: bool) -> N
     """A line for each kind of verdict that matters, and where to read on."""
     launch = troubled_launch(desk)
     out, err = io.StringIO(), io.StringIO()
-    context = make_context(
-        desk.folder, stdout=out, stderr=err, now=lambda: NOW, sleep=lambda _: None
-    )
-    assert wait(launch, context, Waiting(follow=follow)) == 1
+    context = make_context(desk.folder, stdout=out, stderr=err, now=lambda: NOW, sleep=lambda _: None)
+    assert wait_for_launch(launch, context, Waiting(follow=follow)) == 1
     said = err.getvalue() if follow else out.getvalue()
     lines = [line.removeprefix("hpckit: ") for line in said.splitlines() if "held back" in line]
     assert lines == [
         f"held back: {kind}; `hpckit status {launch.id}.0` says more"
-        for kind in (
-            *("input bound (high)", "restarts (high)", "straggler (medium)", "throttled (medium)"),
-        )
+        for kind in (*("input bound (high)", "restarts (high)", "straggler (medium)", "throttled (medium)"),)
     ]
     out.truncate(0)
-    wait(launch, context, Waiting(quiet=True))
+    wait_for_launch(launch, context, Waiting(quiet=True))
     assert "held back" not in out.getvalue()
 
 

@@ -60,9 +60,7 @@ def test_status_keeps_each_run_in_one_line(swept: Any) -> None:
     lines = screen(swept, "status", launch)
     assert lines[:2] == [launch, "created " + lines[1].removeprefix("created ")]
     header = next(line for line in lines if line.startswith("run "))
-    piped = next(
-        line for line in swept.say("status", launch).out.splitlines() if line.startswith("run ")
-    )
+    piped = next(line for line in swept.say("status", launch).out.splitlines() if line.startswith("run "))
     assert set(header.split()) <= set(piped.split())
     assert {"overrides", "state", "cause", "job", "steps"} <= set(header.split())
     rows = [line for line in lines if line[:3] in {"0  ", "1  ", "2  "}]

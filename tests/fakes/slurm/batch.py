@@ -73,10 +73,7 @@ def sbatch(arguments: list[str]) -> int:
     if mode("hang"):
         time.sleep(3600)
     if mode("controller-away"):
-        fail(
-            "sbatch",
-            "Batch job submission failed: Unable to contact slurm controller (connect failure)",
-        )
+        fail("sbatch", "Batch job submission failed: Unable to contact slurm controller (connect failure)")
     given = [word for word in arguments if word.startswith("-")]
     text = _script(arguments)
     stated = [word for line in _directives(text) for word in words_of(line)]
@@ -177,9 +174,7 @@ def _new_jobs(options: dict[str, str], text: str) -> list[Job]:
 
 def _start_checkpoints(main: int) -> None:
     program = Path(__file__).with_name("program.py")
-    environ = {
-        name: value for name, value in os.environ.items() if not name.startswith("SLURM_JOB")
-    }
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_JOB")}
     keeper = subprocess.Popen(
         [sys.executable, str(program), "keeper", str(main)],
         env=environ,

@@ -40,9 +40,7 @@ _SHOWN = {
 def squeue(arguments: list[str]) -> int:
     """List jobs; of --Format, only `Name:0|` is understood."""
     if mode("controller-away"):
-        sys.stderr.write(
-            "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
-        )
+        sys.stderr.write("slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
         return 1
     options = options_of(arguments)
     jobs = _asked(options)

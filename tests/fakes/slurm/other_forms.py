@@ -13,9 +13,7 @@ from fakes.slurm.store import Job, mode, nodes_of
 Row = tuple[str, Job]
 
 
-def show(
-    options: dict[str, str], rows: list[Row], described: Callable[..., dict[str, Any]]
-) -> bool:
+def show(options: dict[str, str], rows: list[Row], described: Callable[..., dict[str, Any]]) -> bool:
     """Print --json, or what a site's own script prints; return False where neither is wanted."""
     if "json" in options or mode("json"):
         jobs = [described(shown, job) for shown, job in rows]

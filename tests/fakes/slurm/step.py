@@ -31,9 +31,7 @@ def srun(arguments: list[str]) -> int:
     step = _step_number()
     given = subprocess.DEVNULL if options.get("input") == "none" else None
     started = [
-        subprocess.Popen(
-            command, env={**os.environ, **values}, stdin=given, cwd=options.get("chdir")
-        )
+        subprocess.Popen(command, env={**os.environ, **values}, stdin=given, cwd=options.get("chdir"))
         for values in _tasks(counts, step, options)
     ]
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -107,7 +105,4 @@ def _place(node: str) -> dict[str, str]:
         return {}
     switches = [*json.loads(file.read_text())[node], node]
     pattern = ".".join([*("switch" for _ in switches[1:]), "node"])
-    return {
-        "SLURM_TOPOLOGY_ADDR": ".".join(switches),
-        "SLURM_TOPOLOGY_ADDR_PATTERN": pattern,
-    }
+    return {"SLURM_TOPOLOGY_ADDR": ".".join(switches), "SLURM_TOPOLOGY_ADDR_PATTERN": pattern}

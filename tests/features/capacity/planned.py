@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cli_world import make_context
 
-from hpckit.cli.main import verb_parser
+from hpckit.cli.main import build_verb_parser
 from hpckit.context import Context
 from hpckit.errors import HpckitError
 from hpckit.features.capacity.verb import run
@@ -38,7 +38,7 @@ def context(folder: Path | None = None) -> Context:
 def said(*words: str, folder: Path | None = None) -> str:
     """Return what `hpckit plan` prints."""
     used = context(folder)
-    assert run(verb_parser("plan").parse_intermixed_args([*words]), used) == 0
+    assert run(build_verb_parser("plan").parse_intermixed_args([*words]), used) == 0
     return used.stdout.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 

@@ -31,14 +31,12 @@ def test_nearly_all_mpt_steps_that_ran_are_said_to_fit() -> None:
 def test_mpt_steps_are_predicted(gpu: str, least: float, most: float) -> None:
     """Of those with sequences up to 8192 tokens, 95 of 100 within 30 %."""
     ratios = [
-        ratio_of(step, plan)
-        for step, plan in MPT
-        if step.gpu.startswith(gpu) and step.sequence <= SHORT
+        ratio_of(step, plan) for step, plan in MPT if step.gpu.startswith(gpu) and step.sequence <= SHORT
     ]
     assert len(ratios) == {"A100": 108, "H100": 58}[gpu]
     assert least <= min(ratios)
     assert max(ratios) <= most
-    near = sum(1 / 1.3 <= one <= 1.3 for one in ratios)
+    near = sum(1 / 1.3 <= ratio <= 1.3 for ratio in ratios)
     assert near >= {"A100": 0.97, "H100": 0.9}[gpu] * len(ratios)
 
 
@@ -97,9 +95,7 @@ TFLOP/s of a GPU, attention halved for its mask. Stages per rank are not said.""
 
 
 @pytest.mark.parametrize("row", LLAMA3, ids=["8192 GPUs", "16384 GPUs", "131072 tokens"])
-def test_steps_of_llama3_405b_are_predicted(
-    row: tuple[int, tuple[str, ...], int, int, int],
-) -> None:
+def test_steps_of_llama3_405b_are_predicted(row: tuple[int, tuple[str, ...], int, int, int]) -> None:
     """Within 3 %, and of very long sequences within 20 %."""
     gpus, parallel, batch, sequence, tera = row
     gpu = GPUS["H100-SXM"]

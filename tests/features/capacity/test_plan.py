@@ -9,7 +9,7 @@ import pytest
 from features.capacity.planned import LLAMA_CONFIG, SHARDED, flat, planned, said
 
 from hpckit.features.capacity.presets import MODELS
-from hpckit.features.capacity.request import usual_sequence
+from hpckit.features.capacity.request import choose_sequence_length
 
 pytestmark = pytest.mark.whole
 
@@ -43,9 +43,7 @@ def test_plan_says_what_a_model_needs() -> None:
 def test_option_wins_over_what_the_model_says() -> None:
     """`--vocab` is another vocabulary than that of the numbers."""
     few = planned("--model", "hidden=64 layers=1 heads=1 vocab=100", "--gpu", "V100")
-    more = planned(
-        "--model", "hidden=64 layers=1 heads=1 vocab=100", "--gpu", "V100", "--vocab", "300"
-    )
+    more = planned("--model", "hidden=64 layers=1 heads=1 vocab=100", "--gpu", "V100", "--vocab", "300")
     assert more["parameters"] - few["parameters"] == 200 * 64
 
 
@@ -231,18 +229,14 @@ def test_sequence_of_a_published_model_is_no_longer_than_it_is_trained_with() ->
     ):
         assert planned("--model", model, "--gpu", "B200")["layout"]["sequence"] == sequence
     for name, shape in MODELS.items():
-        assert usual_sequence(shape) <= (shape.positions or shape.max_sequence), name
+        assert choose_sequence_length(shape) <= (shape.positions or shape.max_sequence), name
 
 
 def test_launch_line_asks_for_the_nodes_and_accumulates_as_the_guide_says() -> None:
     """16 GPUs are 2 nodes of 8; parts of a batch are hpckit's, not further calls of backward."""
     words = ("--model", "llama3-8b", "--gpu", "H100-SXM", "--gpus", "16", "--global-batch", "512")
     overrides = planned(*words, "--parallel", "shard=16")["overrides"]
-    assert overrides[-3:] == [
-        "resources.nodes=2",
-        "resources.tasks_per_node=8",
-        "resources.gpus_per_node=8",
-    ]
+    assert overrides[-3:] == ["resources.nodes=2", "resources.tasks_per_node=8", "resources.gpus_per_node=8"]
     assert "parallel.microbatches=32" in overrides
     text = flat(*words, "--parallel", "shard=16")
     assert "run.train_step, which computes them in 32 parts" in text

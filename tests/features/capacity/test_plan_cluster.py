@@ -51,9 +51,7 @@ def test_prices_of_a_cluster_say_nothing_of_states_alone(site: Any) -> None:
 def test_pue_of_a_cluster_counts_as_it_is_set(site: Any) -> None:
     """Also 1; and what cannot be is refused as `launch` does."""
     power = ("plan", "--power", "--gpus", "10", "cluster=lab")
-    one, none = (
-        json.loads(site(*power, *more, "--json").out) for more in (("cluster.pue=1.0",), ())
-    )
+    one, none = (json.loads(site(*power, *more, "--json").out) for more in (("cluster.pue=1.0",), ()))
     assert one["facility_w"] == one["node_w"]
     assert none["facility_w"] == pytest.approx(1.1 * none["node_w"])
     for word in ("cluster.pue=0.5", "cluster.power_cap_w=-3", "cluster.power_cap_option=time"):
@@ -100,9 +98,7 @@ def test_facts_of_the_cluster_are_those_of_its_file(shell: Any) -> None:
     searched = json.loads(shell(*words[:5], "1", "--search", "--json").out)
     assert searched["fits"] is False
     assert searched["smallest"]["overrides"][0] == "cluster=lab"
-    other = json.loads(
-        shell(*words, "--gpu", "V100", "--pue", "1.2", "--power-cap-w", "250", "--json").out
-    )
+    other = json.loads(shell(*words, "--gpu", "V100", "--pue", "1.2", "--power-cap-w", "250", "--json").out)
     assert (other["gpu"], other["power_w"]) == ("V100", 64 * 250)
     assert other["facility_w"] == pytest.approx(1.2 * other["node_w"])
     missing = shell("plan", "--model", "gpt2")

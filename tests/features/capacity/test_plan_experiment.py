@@ -78,7 +78,7 @@ def test_counted_model_is_launched_as_it_was_counted(planned: Any) -> None:
     assert found["fits"] is None
     assert found["overrides"][:2] == ["experiment=function", "cluster=slurm"]
     assert found["overrides"][-3:] == [
-        *("resources.nodes=2", "resources.tasks_per_node=8", "resources.gpus_per_node=8"),
+        *("resources.nodes=2", "resources.tasks_per_node=8", "resources.gpus_per_node=8")
     ]
 
 
@@ -113,12 +113,10 @@ def test_plan_of_an_experiment_leaves_nothing(planned: Any, shell: Any) -> None:
         ),
         (("entry_point=model:train", "--model", "gpt2"), "--model does not go with"),
         (("entry_point=model:train", "--search"), "--search does not go with"),
-        (("entry_point=model:train", "--gpus", "12"), "--gpus 12 are no whole nodes"),
+        (("entry_point=model:train", "--gpus", "12"), "--gpus 12 do not fill whole nodes"),
         (("entry_point=model:train", "--gpus", "0"), "--gpus 0"),
         pytest.param(
-            ("entry_point=model:train", "parallel=pipeline", "--gpus", "8"),
-            "8 stages",
-            marks=thorough,
+            ("entry_point=model:train", "parallel=pipeline", "--gpus", "8"), "8 stages", marks=thorough
         ),
         (("experiment=command", "command=[true]"), "only the command knows"),
     ],

@@ -31,8 +31,8 @@ def test_lines_fit_80_columns(words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--gpus", "12", "--parallel", "shard=12"), "12 is no multiple of the 8 GPUs"),
-        (("--gpus", "72", "--gpu", "GB200"), "how many GPUs a node has is yours to say"),
+        (("--gpus", "12", "--parallel", "shard=12"), "12 is not a multiple of the 8 GPUs"),
+        (("--gpus", "72", "--gpu", "GB200"), "it is unknown how many GPUs a node has"),
     ],
 )
 def test_launch_line_without_resources_says_why(words: tuple[str, ...], reason: str) -> None:
@@ -89,8 +89,7 @@ def test_what_is_computed_again_needs_memory_while_it_is(attention: str) -> None
     shape = "hidden=1024 layers=4 heads=16 positions=16384 vocab=256"
     words = ("--model", shape, "--sequence", "16384", "--gpu", "RTX-4090", "--attention", attention)
     none, some, full = (
-        planned(*words, "--recompute", one)["memory"]["activations"]
-        for one in ("none", "selective", "full")
+        planned(*words, "--recompute", one)["memory"]["activations"] for one in ("none", "selective", "full")
     )
     assert none >= some >= full
     assert full > 0.2 * none

@@ -60,9 +60,7 @@ def test_search_gives_the_whole_plan_of_the_fastest_layout() -> None:
         (*SEARCH[:-1], "--node-w-per-gpu", "900", "--power-cap-w", "500", "--tokens", "1e12"),
     ],
 )
-def test_plan_that_is_planned_again_by_the_printed_words_is_the_same(
-    words: tuple[str, ...],
-) -> None:
+def test_plan_that_is_planned_again_by_the_printed_words_is_the_same(words: tuple[str, ...]) -> None:
     """With every option of the search, quoted once."""
     text = flat(*words, "--search")
     line = text.partition("the fastest one is planned again by hpckit plan ")[2]

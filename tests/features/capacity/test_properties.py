@@ -9,9 +9,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hpckit.errors import ConfigError
-from hpckit.features.capacity.activations import kept_bytes
+from hpckit.features.capacity.activations import count_kept_activation_bytes
 from hpckit.features.capacity.gpus import GPUS
-from hpckit.features.capacity.memory import plan_memory, stage_moments, stage_parameters
+from hpckit.features.capacity.memory import (
+    count_stage_parameters,
+    estimate_peak_memory,
+    list_peak_memory_candidates,
+)
 from hpckit.features.capacity.model_setup import (
     AttentionKind,
     GpuSpec,
@@ -20,11 +24,16 @@ from hpckit.features.capacity.model_setup import (
     TrainingSetup,
 )
 from hpckit.features.capacity.model_transformer import TransformerShape
-from hpckit.features.capacity.power import SiteRates, capped, lost_share, training_bill
+from hpckit.features.capacity.power import (
+    SiteRates,
+    cap_gpu_power,
+    estimate_lost_time_share,
+    estimate_training_bill,
+)
 from hpckit.features.capacity.presets import MODELS
-from hpckit.features.capacity.request import plan_setup
-from hpckit.features.capacity.search import candidates, fitting_first, pareto
-from hpckit.features.capacity.step_time import hardware_flops, model_flops, predict_step
+from hpckit.features.capacity.request import estimate_memory_and_step_time
+from hpckit.features.capacity.search import list_candidate_setups, select_pareto_optimal, sort_fitting_setups
+from hpckit.features.capacity.step_time import count_hardware_flops, count_model_flops, predict_step_time
 from hpckit.features.capacity.words import ParallelWords
 from hpckit.model.parallel.layout import Layout
 
@@ -75,12 +84,12 @@ def setups(draw: st.DrawFn) -> TrainingSetup:
 @given(setup=setups())
 def test_total_is_the_sum_of_parts_and_between_its_bounds(setup: TrainingSetup) -> None:
     """No component is negative; low <= expected <= high."""
-    memory, time = plan_memory(setup), predict_step(setup)
-    parts = [getattr(memory, one.name) for one in fields(memory)]
+    memory, time = estimate_peak_memory(setup), predict_step_time(setup)
+    parts = [getattr(memory, field.name) for field in fields(memory)]
     assert min(parts) >= 0
     assert memory.expected == pytest.approx(sum(parts))
     assert memory.low <= memory.expected <= memory.high
-    assert min(getattr(time, one.name) for one in fields(time)) >= 0
+    assert min(getattr(time, field.name) for field in fields(time)) >= 0
     assert time.total > 0
 
 
@@ -88,8 +97,8 @@ def test_total_is_the_sum_of_parts_and_between_its_bounds(setup: TrainingSetup) 
 def test_stages_hold_the_whole_model(setup: TrainingSetup) -> None:
     """All stages together have each parameter, and no more than what ranks have to repeat."""
     layout = setup.layout
-    held = sum(stage_parameters(setup, stage) for stage in range(layout.pipeline))
-    repeated = setup.shape.embedding_elements + setup.shape.layers * setup.shape.whole_elements
+    held = sum(count_stage_parameters(setup, stage) for stage in range(layout.pipeline))
+    repeated = setup.shape.embedding_elements + setup.shape.layers * setup.shape.replicated_elements
     assert setup.shape.parameters <= held * layout.tensor * 1.0001
     most = setup.shape.parameters + (layout.tensor - 1) * (
         repeated + (setup.shape.positions + 2) * setup.shape.hidden
@@ -99,7 +108,7 @@ def test_stages_hold_the_whole_model(setup: TrainingSetup) -> None:
 
 def at_loss(setup: TrainingSetup) -> float:
     """Return the bytes of the last stage's tensors as the loss is computed."""
-    return dict(stage_moments(setup, setup.layout.pipeline - 1))["loss"].tensors
+    return dict(list_peak_memory_candidates(setup, setup.layout.pipeline - 1))["loss"].tensor_bytes
 
 
 @given(setup=setups())
@@ -108,14 +117,14 @@ def test_more_of_anything_needs_more(setup: TrainingSetup) -> None:
 
     They need more as the loss is computed; the optimizer's step, of no tokens, may need the most.
     """
-    memory = plan_memory(setup).expected
+    memory = estimate_peak_memory(setup).expected
     larger = replace(setup, micro_batch=2 * setup.micro_batch, global_batch=2 * setup.global_batch)
     longer = replace(setup, sequence=2 * setup.sequence)
     for more in (larger, longer):
-        assert plan_memory(more).expected >= memory
+        assert estimate_peak_memory(more).expected >= memory
         assert at_loss(more) > at_loss(setup)
-        assert predict_step(more).total > predict_step(setup).total
-    kept = [kept_bytes(replace(setup, recompute=one)) for one in Recomputation]
+        assert predict_step_time(more).total > predict_step_time(setup).total
+    kept = [count_kept_activation_bytes(replace(setup, recompute=one)) for one in Recomputation]
     assert kept[0] >= kept[1]
 
 
@@ -123,9 +132,9 @@ def test_more_of_anything_needs_more(setup: TrainingSetup) -> None:
 def test_recomputation_is_counted_as_work_of_the_hardware_alone(setup: TrainingSetup) -> None:
     """HFU is MFU without recomputation, and more with it; the model's work stays."""
     found = {one: replace(setup, recompute=one) for one in Recomputation}
-    assert len({model_flops(one) for one in found.values()}) == 1
-    assert hardware_flops(found[Recomputation.none]) == model_flops(setup)
-    assert hardware_flops(found[Recomputation.full]) > model_flops(setup)
+    assert len({count_model_flops(one) for one in found.values()}) == 1
+    assert count_hardware_flops(found[Recomputation.none]) == count_model_flops(setup)
+    assert count_hardware_flops(found[Recomputation.full]) > count_model_flops(setup)
 
 
 @given(setup=setups(), size=st.sampled_from([2, 4]))
@@ -137,26 +146,26 @@ def test_shards_hold_equal_parts_of_the_states(setup: TrainingSetup, size: int) 
     layout = replace(setup.layout, pipeline=1)
     setup = replace(setup, layout=layout)
     wider = replace(
-        setup,
-        layout=replace(layout, shard=size * layout.shard),
-        global_batch=size * setup.global_batch,
+        setup, layout=replace(layout, shard=size * layout.shard), global_batch=size * setup.global_batch
     )
-    assert plan_memory(wider).optimizer == pytest.approx(plan_memory(setup).optimizer / size)
+    assert estimate_peak_memory(wider).optimizer == pytest.approx(
+        estimate_peak_memory(setup).optimizer / size
+    )
 
 
 @given(gpus=st.integers(1, 100_000), more=st.integers(1, 100_000))
 def test_more_gpus_fail_more_often(gpus: int, more: int) -> None:
     """The share that is lost grows with the number of GPUs, and stays below 1."""
     site = SiteRates()
-    assert 0 < lost_share(gpus, site) <= lost_share(gpus + more, site) < 1
+    assert 0 < estimate_lost_time_share(gpus, site) <= estimate_lost_time_share(gpus + more, site) < 1
 
 
 @given(setup=setups(), share=st.floats(0.4, 1.0))
 def test_capped_gpus_are_slower_and_take_less_power(setup: TrainingSetup, share: float) -> None:
     """Computing slows down by no more than the power falls; what the peak is stays."""
     cap = share * setup.gpu.power_w
-    slow = replace(setup, gpu=capped(setup.gpu, cap))
-    before, after = predict_step(setup).total, predict_step(slow).total
+    slow = replace(setup, gpu=cap_gpu_power(setup.gpu, cap))
+    before, after = predict_step_time(setup).total, predict_step_time(slow).total
     assert before <= after * (1 + 1e-9)
     assert after <= before / share * (1 + 1e-9)
     assert slow.gpu.power_w == cap
@@ -166,7 +175,7 @@ def test_capped_gpus_are_slower_and_take_less_power(setup: TrainingSetup, share:
 @given(setup=setups())
 def test_plain_kernels_take_longer(setup: TrainingSetup) -> None:
     """They move more bytes for the same products."""
-    assert predict_step(replace(setup, fused=False)).total >= predict_step(setup).total
+    assert predict_step_time(replace(setup, fused=False)).total >= predict_step_time(setup).total
 
 
 @given(setup=setups())
@@ -174,15 +183,19 @@ def test_selective_recomputation_costs_what_it_saves(setup: TrainingSetup) -> No
     """With flash attention, it is between all and nothing in memory, time and work."""
     flash = replace(setup, attention=AttentionKind.flash)
     none, some, full = (replace(flash, recompute=one) for one in Recomputation)
-    assert kept_bytes(full) < kept_bytes(some) < kept_bytes(none)
-    assert predict_step(none).total <= predict_step(some).total <= predict_step(full).total
-    assert hardware_flops(none) < hardware_flops(some) < hardware_flops(full)
+    assert (
+        count_kept_activation_bytes(full)
+        < count_kept_activation_bytes(some)
+        < count_kept_activation_bytes(none)
+    )
+    assert predict_step_time(none).total <= predict_step_time(some).total <= predict_step_time(full).total
+    assert count_hardware_flops(none) < count_hardware_flops(some) < count_hardware_flops(full)
 
 
 def test_gpu_that_never_fails_loses_nothing() -> None:
     """Without failures nothing is saved, lost or repeated."""
     site = SiteRates(gpu_failures_per_day=0.0)
-    bill = training_bill(GPUS["H200"], 8, step_s=2.0, steps=1800, rates=site)
+    bill = estimate_training_bill(GPUS["H200"], 8, step_s=2.0, steps=1800, rates=site)
     assert bill.lost_share == 0
     assert bill.gpu_hours == pytest.approx(8)
 
@@ -198,12 +211,14 @@ SEARCHED = TrainingSetup(
 
 def test_search_finds_layouts_that_fit_in_order_of_time() -> None:
     """All fit, on all GPUs; less memory costs more time along the front."""
-    found = fitting_first(map(plan_setup, candidates(SEARCHED, 256, ParallelWords())))
+    found = sort_fitting_setups(
+        map(estimate_memory_and_step_time, list_candidate_setups(SEARCHED, 256, ParallelWords()))
+    )
     assert found
     assert all(one.fits and one.setup.gpus == 64 for one in found)
     times = [one.time.total for one in found]
     assert times == sorted(times)
-    front = pareto(found)
+    front = select_pareto_optimal(found)
     assert front[0] == found[0]
     memory = [one.memory.expected for one in front]
     assert memory == sorted(memory, reverse=True)
@@ -213,27 +228,23 @@ def test_search_finds_layouts_that_fit_in_order_of_time() -> None:
 def test_search_keeps_what_is_given() -> None:
     """A micro batch and a recomputation that are given are those of every layout."""
     selective = Recomputation.selective
-    tried = candidates(SEARCHED, 256, ParallelWords(), micro_batch=2, recompute=selective)
-    found = fitting_first(map(plan_setup, tried))
-    assert {(one.setup.micro_batch, one.setup.recompute) for one in found} == {
-        (2, Recomputation.selective)
-    }
+    tried = list_candidate_setups(SEARCHED, 256, ParallelWords(), micro_batch=2, recompute=selective)
+    found = sort_fitting_setups(map(estimate_memory_and_step_time, tried))
+    assert {(one.setup.micro_batch, one.setup.recompute) for one in found} == {(2, Recomputation.selective)}
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"sequence": 0}, "sequence=0"),
-        ({"gpu": GPUS["V100"]}, "V100 has no bf16"),
+        ({"gpu": GPUS["V100"]}, "V100 cannot use bf16"),
         ({"layout": Layout(replicate=8, tensor=8), "global_batch": 8}, ""),
         ({"layout": Layout(tensor=64)}, "does not divide the 32 heads"),
         ({"layout": Layout(pipeline=64)}, "more than the 32 layers"),
         ({"global_batch": 63}, "--global-batch 63 cannot be shared out"),
     ],
 )
-def test_numbers_that_do_not_fit_together_are_refused(
-    changes: dict[str, object], words: str
-) -> None:
+def test_numbers_that_do_not_fit_together_are_refused(changes: dict[str, object], words: str) -> None:
     """The error names the numbers; a setup whose numbers fit is made."""
     if not words:
         assert replace(SEARCHED, **changes).gpus == 64  # type: ignore[arg-type]
@@ -273,17 +284,17 @@ def test_uneven_stages_have_all_layers_and_the_first_the_most(
     """Stages differ by one layer for each group at most; the fullest is planned for."""
     shape = replace(setup.shape, layers=layers)
     setup = replace(setup, shape=shape, stages_per_rank=stages)
-    held = [setup.layers_of(stage) for stage in range(setup.layout.pipeline)]
+    held = [setup.count_stage_layers(stage) for stage in range(setup.layout.pipeline)]
     assert sum(held) == layers
     assert held == sorted(held, reverse=True)
     assert held[0] - held[-1] <= stages
     more = replace(setup, shape=replace(shape, layers=layers + 1))
-    memory = plan_memory(setup)
-    assert memory.expected <= plan_memory(more).expected
+    memory = estimate_peak_memory(setup)
+    assert memory.expected <= estimate_peak_memory(more).expected
     for stage in {0, setup.layout.pipeline - 1}:
-        for name, moment in stage_moments(setup, stage):
-            assert moment.tensors + memory.context <= memory.expected, name
-    assert predict_step(setup).total < predict_step(more).total
+        for name, moment in list_peak_memory_candidates(setup, stage):
+            assert moment.tensor_bytes + memory.context <= memory.expected, name
+    assert predict_step_time(setup).total < predict_step_time(more).total
 
 
 def test_search_finds_pipelines_that_do_not_divide_the_layers() -> None:
@@ -297,8 +308,10 @@ def test_search_finds_pipelines_that_do_not_divide_the_layers() -> None:
         global_batch=512,
         attention=AttentionKind.flash,
     )
-    tried = candidates(like, 512, ParallelWords(), recompute=Recomputation.full)
-    assert wanted in {one.setup.layout for one in fitting_first(map(plan_setup, tried))}
+    tried = list_candidate_setups(like, 512, ParallelWords(), recompute=Recomputation.full)
+    assert wanted in {
+        setup.setup.layout for setup in sort_fitting_setups(map(estimate_memory_and_step_time, tried))
+    }
 
 
 def test_gpu_without_bfloat16_has_no_peak_in_it() -> None:
@@ -314,4 +327,4 @@ def test_gradients_of_replicas_that_are_whole_nodes_cross_the_network() -> None:
     layout = Layout(replicate=2, pipeline=8)
     near = replace(SEARCHED, gpu=gpu, layout=layout, global_batch=16)
     far = replace(near, gpu=replace(gpu, network=gpu.network / 4))
-    assert predict_step(far).exposed > predict_step(near).exposed
+    assert predict_step_time(far).exposed > predict_step_time(near).exposed

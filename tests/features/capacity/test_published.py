@@ -7,19 +7,24 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from hpckit.features.capacity.gpus import GPUS, gpu_named
-from hpckit.features.capacity.memory import plan_memory, stage_parameters
+from hpckit.features.capacity.gpus import GPUS, find_catalogue_gpu
+from hpckit.features.capacity.memory import count_stage_parameters, estimate_peak_memory
 from hpckit.features.capacity.model_plan import PlannedSetup
 from hpckit.features.capacity.model_setup import LossKind, Recomputation, TrainingSetup
-from hpckit.features.capacity.presets import MODELS, from_numbers
+from hpckit.features.capacity.presets import MODELS, parse_model_dimensions
 from hpckit.features.capacity.request import (
     CapacityRequest,
-    experience_of,
+    estimate_memory_and_step_time,
+    find_published_step_slowdown,
     plan_capacity,
-    plan_setup,
 )
-from hpckit.features.capacity.search import candidates, fitting_first
-from hpckit.features.capacity.step_time import hardware_flops, predict_step, rates, utilization
+from hpckit.features.capacity.search import list_candidate_setups, sort_fitting_setups
+from hpckit.features.capacity.step_time import (
+    compute_flops_utilization,
+    compute_step_rates,
+    count_hardware_flops,
+    predict_step_time,
+)
 from hpckit.features.capacity.words import ParallelWords
 from hpckit.model.parallel.layout import Layout
 
@@ -74,7 +79,7 @@ class Row:
     def setup(self) -> TrainingSetup:
         """The setup, without sequence parallelism, everything computed again."""
         return TrainingSetup(
-            shape=from_numbers(
+            shape=parse_model_dimensions(
                 f"hidden={self.hidden} layers={self.layers} heads={self.heads} vocab=51200"
             ),
             gpu=GPUS["A100-80"],
@@ -95,7 +100,7 @@ class Row:
     @property
     def step_s(self) -> float:
         """What a step took, by the published rate."""
-        return hardware_flops(self.setup) / (self.tera * 1e12 * self.gpus)
+        return count_hardware_flops(self.setup) / (self.tera * 1e12 * self.gpus)
 
 
 def _row(billions: str, *numbers: float) -> Row:
@@ -118,16 +123,16 @@ def test_parameters_utilisation_and_memory_are_those_of_sc21(row: Row) -> None:
     """Parameters to the printed digit, though 1.65 was printed as 1.7; the share within a point."""
     setup = row.setup
     assert abs(setup.shape.parameters / 1e9 - float(row.billions)) <= 0.051
-    share = utilization(hardware_flops(setup), setup, row.step_s)
+    share = compute_flops_utilization(count_hardware_flops(setup), setup, row.step_s)
     assert abs(100 * share - row.percent) < 1
-    assert plan_memory(setup).expected < setup.gpu.memory
-    assert plan_memory(setup).high < setup.gpu.memory
+    assert estimate_peak_memory(setup).expected < setup.gpu.memory
+    assert estimate_peak_memory(setup).high < setup.gpu.memory
 
 
 @pytest.mark.parametrize("row", SC21, ids=lambda row: row.billions)
 def test_step_time_of_sc21_is_predicted(row: Row) -> None:
     """Within 10 %, by constants that hold for all rows."""
-    assert predict_step(row.setup).total == pytest.approx(row.step_s, rel=0.1)
+    assert predict_step_time(row.setup).total == pytest.approx(row.step_s, rel=0.1)
 
 
 KORTHIKANTI = [
@@ -143,7 +148,7 @@ def test_recomputation_costs_what_was_published(row: tuple[float, ...]) -> None:
     """Steps within 10 %, utilisation within a point, and both fit."""
     _, heads, hidden, layers, pipeline, stages, gpus, batch, micro, full, some, mfu, hfu = row
     setup = TrainingSetup(
-        shape=from_numbers(f"hidden={hidden} layers={layers} heads={heads} vocab=51200"),
+        shape=parse_model_dimensions(f"hidden={hidden} layers={layers} heads={heads} vocab=51200"),
         gpu=GPUS["A100-80"],
         layout=Layout(tensor=8, pipeline=int(pipeline), replicate=int(gpus // (8 * pipeline))),
         sequence=2048,
@@ -154,14 +159,14 @@ def test_recomputation_costs_what_was_published(row: tuple[float, ...]) -> None:
         loss=LossKind.in_place,
     )
     again = replace(setup, recompute=Recomputation.full, sequence_parallel=False)
-    assert predict_step(setup).total == pytest.approx(some, rel=0.1)
-    assert predict_step(again).total == pytest.approx(full, rel=0.1)
-    said = experience_of(setup)
-    assert said.low <= some / predict_step(setup).total <= said.high
-    found = rates(setup, some)
+    assert predict_step_time(setup).total == pytest.approx(some, rel=0.1)
+    assert predict_step_time(again).total == pytest.approx(full, rel=0.1)
+    said = find_published_step_slowdown(setup)
+    assert said.low <= some / predict_step_time(setup).total <= said.high
+    found = compute_step_rates(setup, some)
     assert abs(100 * found.mfu - mfu) < 1
     assert abs(100 * found.hfu - hfu) < 1
-    assert max(plan_memory(setup).expected, plan_memory(again).expected) < setup.gpu.memory
+    assert max(estimate_peak_memory(setup).expected, estimate_peak_memory(again).expected) < setup.gpu.memory
 
 
 ZERO = {
@@ -183,9 +188,7 @@ ZERO = {
 def test_states_are_those_of_zero(parameters: float, ranks: int) -> None:
     """Each cell to its last printed digit, give or take one."""
     for stage, printed in enumerate(ZERO[parameters, ranks], start=1):
-        request = CapacityRequest(
-            gpu=GPUS["V100"], gpus=ranks, model=f"parameters={parameters}", zero=stage
-        )
+        request = CapacityRequest(gpu=GPUS["V100"], gpus=ranks, model=f"parameters={parameters}", zero=stage)
         digits = len(str(printed).partition(".")[2])
         states = plan_capacity(request).memory.expected / GB
         assert abs(states - printed) <= 10**-digits, stage
@@ -196,7 +199,7 @@ def test_sums_that_everybody_does_first() -> None:
 
     10,000 GPUs of 400 W are 4 MW.
     """
-    gpu = gpu_named("a100-80")
+    gpu = find_catalogue_gpu("a100-80")
     request = CapacityRequest(gpu=gpu, model="parameters=175e9", zero=0)
     weights = plan_capacity(request).memory.weights
     assert weights == 350 * GB
@@ -207,9 +210,9 @@ def test_sums_that_everybody_does_first() -> None:
 @pytest.mark.parametrize("row", [SC21[0], *SC21[3:]], ids=lambda row: row.billions)
 def test_published_layout_is_near_the_best_that_is_found(row: Row) -> None:
     """Of all layouts that fit, none is more than 15 % faster, also of those that shard."""
-    tried = candidates(row.setup, row.batch, ParallelWords(), recompute=Recomputation.full)
-    best = fitting_first(map(plan_setup, tried))[0]
-    assert predict_step(row.setup).total <= 1.15 * best.time.total
+    tried = list_candidate_setups(row.setup, row.batch, ParallelWords(), recompute=Recomputation.full)
+    best = sort_fitting_setups(map(estimate_memory_and_step_time, tried))[0]
+    assert predict_step_time(row.setup).total <= 1.15 * best.time.total
 
 
 LAYOUTS = [
@@ -239,16 +242,13 @@ def test_published_layout_is_near_the_best_of_its_technique(row: tuple[str, ...]
     found = [
         one
         for one in _found(row, shard=1)
-        if one.memory.expected + MEGATRON_MORE * stage_parameters(one.setup, 0)
-        <= one.setup.gpu.memory
+        if one.memory.expected + MEGATRON_MORE * count_stage_parameters(one.setup, 0) <= one.setup.gpu.memory
     ]
     assert _published(row, found).time.total <= 1.15 * found[0].time.total
 
 
 @pytest.mark.parametrize("row", LAYOUTS, ids=lambda row: row[0])
-def test_sharding_is_predicted_to_be_faster_by_no_more_than_the_guide_says(
-    row: tuple[str, ...],
-) -> None:
+def test_sharding_is_predicted_to_be_faster_by_no_more_than_the_guide_says(row: tuple[str, ...]) -> None:
     """Up to 36 % for three of the ten rows, 15 % for the others."""
     most = 1.365 if row[0] in ("7.5", "18.4", "39.1") else 1.15
     found = _found(row)
@@ -259,7 +259,7 @@ def _found(row: tuple[str, ...], **sizes: int) -> Sequence[PlannedSetup]:
     """Return the layouts that fit of a row, the fastest first."""
     _, hidden, layers, heads, _, _, gpus, batch = row
     like = TrainingSetup(
-        shape=from_numbers(f"hidden={hidden} layers={layers} heads={heads} vocab=51200"),
+        shape=parse_model_dimensions(f"hidden={hidden} layers={layers} heads={heads} vocab=51200"),
         gpu=GPUS["A100-80"],
         layout=Layout(replicate=int(gpus)),
         sequence=2048,
@@ -268,8 +268,8 @@ def _found(row: tuple[str, ...], **sizes: int) -> Sequence[PlannedSetup]:
         loss=LossKind.in_place,
     )
     words = ParallelWords(sizes=sizes)
-    tried = candidates(like, int(batch), words, recompute=Recomputation.full)
-    return fitting_first(map(plan_setup, tried))
+    tried = list_candidate_setups(like, int(batch), words, recompute=Recomputation.full)
+    return sort_fitting_setups(map(estimate_memory_and_step_time, tried))
 
 
 def _published(row: tuple[str, ...], found: Sequence[PlannedSetup]) -> PlannedSetup:
@@ -303,5 +303,5 @@ def test_gpt3_takes_a_month_as_sc21_estimates() -> None:
 @pytest.mark.parametrize("row", SC21, ids=lambda row: row.billions)
 def test_steps_of_sc21_are_within_the_range_that_is_said(row: Row) -> None:
     """A plan of such a layout gives its days as a range that these rows had."""
-    found = experience_of(row.setup)
-    assert found.low <= row.step_s / predict_step(row.setup).total <= found.high
+    found = find_published_step_slowdown(row.setup)
+    assert found.low <= row.step_s / predict_step_time(row.setup).total <= found.high

@@ -21,9 +21,7 @@ Export = Callable[..., Written]
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
     """Return an invocation in an empty folder; a follower that sleeps is a mistake."""
-    return make_context(
-        tmp_path, now=lambda: NOW, sleep=lambda _: pytest.fail("nothing is to be waited for")
-    )
+    return make_context(tmp_path, now=lambda: NOW, sleep=lambda _: pytest.fail("nothing is to be waited for"))
 
 
 @pytest.fixture

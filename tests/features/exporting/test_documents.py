@@ -19,8 +19,8 @@ from hpckit.context import Context
 from hpckit.errors import HeldError, UsageError
 from hpckit.features.exporting.documents import ExportKind
 from hpckit.model import events
-from hpckit.record.lock import exclusive
-from hpckit.record.store import append_lines
+from hpckit.record.lock import hold_lock
+from hpckit.record.store import append_json_lines
 
 FEW = settings(
     max_examples=25,
@@ -43,9 +43,7 @@ def losses(rows: list[dict[str, str]]) -> list[tuple[int, float]]:
 @FEW
 @given(rounds=trained_rounds())
 def test_csv_has_each_step_once_after_any_kills(
-    rounds: list[Trained],
-    tmp_path_factory: pytest.TempPathFactory,
-    export: Any,
+    rounds: list[Trained], tmp_path_factory: pytest.TempPathFactory, export: Any
 ) -> None:
     """Whenever it is made, an export has exactly the steps that hold, and marks all others."""
     folder = tmp_path_factory.mktemp("export")
@@ -84,15 +82,7 @@ def test_odd_values_stay_valid_in_every_text(tmp_path: Path, export: Any) -> Non
     """NaN, infinities, texts, null, large numbers and control characters break no format."""
     record = TrainingRecord.empty(tmp_path)
     Writer(launch=record.launch).start()
-    odd = {
-        "a": "nan",
-        "b": "-inf",
-        "c": 'x"\n,\x1b',
-        "d": None,
-        "e": True,
-        "f": 10**400,
-        "\u202e": 1,
-    }
+    odd = {"a": "nan", "b": "-inf", "c": 'x"\n,\x1b', "d": None, "e": True, "f": 10**400, "\u202e": 1}
     record.log(1, round=0, step=0, **odd)
     record.log(1, round=0, step=None, late=1)
     for kind in (ExportKind.csv, ExportKind.jsonl, ExportKind.openmetrics, ExportKind.trace):
@@ -157,9 +147,7 @@ def test_trace_has_attempts_rounds_saves_and_failures(tmp_path: Path, export: An
     record = killed_training(tmp_path)
     writer = Writer(launch=record.launch, attempt=2)
     saved_at = START + timedelta(minutes=2, seconds=30)
-    writer.tell(
-        events.CheckpointSaved(at=saved_at, round=1, step=150, size=9, stall_s=0.5, duration_s=5.0)
-    )
+    writer.tell(events.CheckpointSaved(at=saved_at, round=1, step=150, size=9, stall_s=0.5, duration_s=5.0))
     writer.fail()
     target = tmp_path / "trace.json"
     export(ExportKind.trace, record, target)
@@ -173,9 +161,7 @@ def test_trace_has_attempts_rounds_saves_and_failures(tmp_path: Path, export: An
     }
     (save,) = [one for one in drawn if one["tid"] == 2]
     assert (save["name"], save["dur"], save["args"]["stall_s"]) == ("save of step 150", 5e6, 0.5)
-    assert save["ts"] == (saved_at - START - timedelta(minutes=1, seconds=5)) / timedelta(
-        microseconds=1
-    )
+    assert save["ts"] == (saved_at - START - timedelta(minutes=1, seconds=5)) / timedelta(microseconds=1)
     assert [one["name"] for one in drawn if one["tid"] == 3] == ["exception"]
     assert all(one["ts"] >= 0 for one in drawn)
 
@@ -189,9 +175,7 @@ def test_run_that_never_began_exports_nothing(tmp_path: Path, export: Any) -> No
     assert (tmp_path / "jsonl").read_text() == ""
 
 
-def test_text_without_a_path_goes_to_standard_output(
-    tmp_path: Path, export: Any, context: Context
-) -> None:
+def test_text_without_a_path_goes_to_standard_output(tmp_path: Path, export: Any, context: Context) -> None:
     """As a table for a pipe."""
     export(ExportKind.csv, killed_training(tmp_path))
     assert isinstance(context.stdout, io.StringIO)
@@ -221,12 +205,10 @@ def test_follower_repeats_the_export_until_the_run_has_ended(tmp_path: Path, exp
     assert seen[1] == seen[2]
 
 
-def test_two_exporters_never_write_one_target(
-    tmp_path: Path, export: Any, context: Context
-) -> None:
+def test_two_exporters_never_write_one_target(tmp_path: Path, export: Any, context: Context) -> None:
     """The second one says who has it, and leaves the file alone."""
     record, target = killed_training(tmp_path), tmp_path / "values.csv"
-    lock = exclusive(tmp_path / ".values.csv.lock", at=context.now(), what="exports")
+    lock = hold_lock(tmp_path / ".values.csv.lock", at=context.now(), what="exports")
     with lock, pytest.raises(HeldError, match="has been exporting to"):
         export(ExportKind.csv, record, target)
     assert not target.exists()
@@ -263,7 +245,7 @@ def exported(desk: Desk, kind: str, **values: Any) -> str:
     launch = desk.freeze()
     Writer(launch=launch).start()
     paths = launch.paths.run(0).attempt(1)
-    append_lines(paths.metrics, {"at": START.isoformat(), "step": 0, "round": 0, **values})
+    append_json_lines(paths.metrics, {"at": START.isoformat(), "step": 0, "round": 0, **values})
     return desk.say("export", kind, launch.id).out
 
 
@@ -274,7 +256,9 @@ def test_keys_that_differ_are_different_series(desk: Desk) -> None:
     """A control character and what it is shown as are two names."""
     values = {key: place for place, key in enumerate(_ALIKE)}
     text = exported(desk, "openmetrics", **values)
-    series = [one.rpartition(" ")[0] for one in text.splitlines() if "hpckit_run_metric{" in one]
+    series = [
+        splitline.rpartition(" ")[0] for splitline in text.splitlines() if "hpckit_run_metric{" in splitline
+    ]
     assert len(series) == len(set(series)) == len(_ALIKE)
 
 
@@ -296,7 +280,7 @@ def test_no_cell_of_csv_is_a_formula(desk: Desk, attack: str) -> None:
     for index in range(2):
         Writer(launch=launch, index=index).start()
         paths = launch.paths.run(index).attempt(1)
-        append_lines(paths.metrics, {"at": START.isoformat(), "step": 0, attack: attack})
+        append_json_lines(paths.metrics, {"at": START.isoformat(), "step": 0, attack: attack})
     table = list(csv.DictReader(io.StringIO(desk.say("results", launch.id, "--csv").out)))
     assert [row["x"] for row in table] == [f"'{attack}", "-1"]
     assert [row[f"'{attack}"] for row in table] == [f"'{attack}"] * 2

@@ -30,14 +30,14 @@ def test_a_run_that_a_tracker_refuses_does_not_stop_the_others(
         writer.complete()
     written = []
 
-    def write_run(run: ExportedRun, target: Path) -> Written:
+    def export_run(run: ExportedRun, target: Path) -> Written:
         if run.id.endswith(".1"):
             raise UsageError(f"MLflow refused run {run.id}: no")
         assert target == tmp_path / "store"
         written.append(run.id)
         return Written(values=1)
 
-    monkeypatch.setattr(module, "tracker_module", lambda _: SimpleNamespace(write_run=write_run))
+    monkeypatch.setattr(module, "import_tracker_module", lambda _: SimpleNamespace(export_run=export_run))
     request = ExportRequest(
         kind=ExportKind.mlflow, references=[launch.id], base=outputs, target=tmp_path / "store"
     )

@@ -36,7 +36,7 @@ def losses(read: Any) -> list[tuple[int, float]]:
     read.Reload()
     if "loss" not in read.Tags()["scalars"]:
         return []
-    return [(one.step, one.value) for one in read.Scalars("loss")]
+    return [(Scalar.step, Scalar.value) for Scalar in read.Scalars("loss")]
 
 
 @FEW
@@ -118,10 +118,10 @@ def test_tensorboard_takes_odd_values(tmp_path: Path, export: Any) -> None:
     assert (outcome.values, outcome.left_out) == (7, 5)
     read = reader(record, target)
     read.Reload()
-    found = {tag: [(one.step, one.value) for one in read.Scalars(tag)] for tag in "abefg"}
+    found = {tag: [(Scalar.step, Scalar.value) for Scalar in read.Scalars(tag)] for tag in "abefg"}
     assert math.isnan(found["a"][0][1])
     assert found["a"][1:] == [(1, 7)]
     assert found["b"] == found["f"] == [(0, math.inf)]
     assert found["e"] == [(0, 1)]
     assert found["g"] == [(1, math.inf)]
-    assert [(one.step, one.value) for one in read.Scalars("alone")] == [(0, 2)]
+    assert [(Scalar.step, Scalar.value) for Scalar in read.Scalars("alone")] == [(0, 2)]

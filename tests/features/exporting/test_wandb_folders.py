@@ -73,7 +73,7 @@ def test_wandb_has_each_step_once_after_kills(tmp_path: Path, export: Any) -> No
         export(ExportKind.wandb, record, target)
         rows = history(target)
         assert expected_of([(row["_step"], row["loss"]) for row in rows], record)
-        (run,) = [one.run for one in records(file_of(target)) if one.HasField("run")]
+        (run,) = [record.run for record in records(file_of(target)) if record.HasField("run")]
         ids.add(run.run_id)
     assert len(ids) == 1
     assert (run.project, run.run_group) == ("demo", record.launch.id)

@@ -32,9 +32,7 @@ def test_bench_measures_two_ranks_keeps_it_and_leaves_no_launch(shell: Any) -> N
     assert "no promise known" in reduced["promise"]
     assert by_name["host_to_device"]["missing"] == "ranks use no GPU"
     assert "<svg" in figure.read_text()
-    assert {one.name for one in (shell.cwd / "outputs").iterdir()} == {
-        f".interconnect-{os.getuid()}.jsonl"
-    }
+    assert {one.name for one in (shell.cwd / "outputs").iterdir()} == {f".interconnect-{os.getuid()}.jsonl"}
 
 
 @pytest.mark.parametrize(
@@ -57,9 +55,7 @@ def test_bench_measures_two_ranks_keeps_it_and_leaves_no_launch(shell: Any) -> N
         ((*LOCAL, "resources.nodes=9"), "resources.nodes"),
     ],
 )
-def test_bench_refuses_what_it_cannot_measure(
-    shell: Any, words: tuple[str, ...], said: str
-) -> None:
+def test_bench_refuses_what_it_cannot_measure(shell: Any, words: tuple[str, ...], said: str) -> None:
     """One error with the word that is wrong, exit code 2, and nothing is launched."""
     answer = shell(*words)
     assert answer.code == 2

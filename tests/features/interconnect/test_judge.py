@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
-from hpckit.features.interconnect.judge import judge_interconnect, kept_of, shape_of
+from hpckit.features.interconnect.judge import (
+    describe_measured_hardware,
+    judge_interconnect,
+    summarize_for_later_comparison,
+)
 from hpckit.features.interconnect.model import (
     CommOperation,
     InterconnectMeasurement,
@@ -22,7 +26,7 @@ from hpckit.features.interconnect.model import (
     SlowParts,
     SlowSearch,
 )
-from hpckit.features.interconnect.promise import promise_of
+from hpckit.features.interconnect.promise import compute_nominal_bus_bandwidth
 from hpckit.model.environment.facts import FabricPort, GpuFacts, NetworkInterface, NodeLinks
 from hpckit.model.finding import Severity
 
@@ -57,9 +61,7 @@ def times(operation: CommOperation, rate: float, sizes: list[int] = SIZES) -> Op
     )
 
 
-def measured(
-    *operations: OperationTimes, nodes: int = 1, **changes: Any
-) -> InterconnectMeasurement:
+def measured(*operations: OperationTimes, nodes: int = 1, **changes: Any) -> InterconnectMeasurement:
     """Return a measurement of eight ranks on each node."""
     hosts = tuple(f"n{number}" for number in range(nodes))
     usual = InterconnectMeasurement(
@@ -76,11 +78,9 @@ def measured(
     return replace(usual, **changes)
 
 
-def judged(
-    one: InterconnectMeasurement, earlier: tuple[KeptMeasurement, ...] = ()
-) -> InterconnectVerdict:
+def judged(one: InterconnectMeasurement, earlier: tuple[KeptMeasurement, ...] = ()) -> InterconnectVerdict:
     """Return the verdict on a measurement of the cluster `lab`."""
-    return judge_interconnect(one, shape_of(one, "lab"), earlier)
+    return judge_interconnect(one, describe_measured_hardware(one, "lab"), earlier)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_nvlinks_promise_what_nccl_counts_on(capability: float, links: int, gbyt
     """Rings of eight A100, H100 and B200: 240, 371 and 722 GB/s."""
     gpu = replace(H100, capability_number=capability, nvlinks=links)
     one = measured(links=(node("n0", gpus=(gpu,) * 8),))
-    promise = promise_of(CommOperation.all_reduce, one)
+    promise = compute_nominal_bus_bandwidth(CommOperation.all_reduce, one)
     assert promise.bytes_per_s is not None
     assert math.isclose(promise.bytes_per_s, gbytes * GIGA)
     assert f"{links} NVLinks x" in promise.words
@@ -99,18 +99,18 @@ def test_nvlinks_promise_what_nccl_counts_on(capability: float, links: int, gbyt
 def test_networks_promise_their_rate_and_a_rank_its_share() -> None:
     """Eight ports of 400 Gbit/s are 400 GB/s of a node, and 50 GB/s of each of eight ranks."""
     one = measured(nodes=2)
-    assert promise_of(CommOperation.point_to_point, one).bytes_per_s == 50 * GIGA
-    ring = promise_of(CommOperation.all_reduce, one)
+    assert compute_nominal_bus_bandwidth(CommOperation.point_to_point, one).bytes_per_s == 50 * GIGA
+    ring = compute_nominal_bus_bandwidth(CommOperation.all_reduce, one)
     assert ring.bytes_per_s is not None
     assert math.isclose(ring.bytes_per_s, 370.8 * GIGA)
     assert "18 NVLinks x 20.6 GB/s, less than the networks" in ring.words
     slower = replace(one, links=(one.links[0], node("n1", ports=NDR[:4])))
-    assert promise_of(CommOperation.all_reduce, slower).bytes_per_s == 200 * GIGA
+    assert compute_nominal_bus_bandwidth(CommOperation.all_reduce, slower).bytes_per_s == 200 * GIGA
 
 
 def test_all_to_all_sends_only_what_leaves_the_node() -> None:
     """Of 16 ranks on two nodes, 8 of a rank's 15 parts go over its eighth of the networks."""
-    promise = promise_of(CommOperation.all_to_all, measured(nodes=2))
+    promise = compute_nominal_bus_bandwidth(CommOperation.all_to_all, measured(nodes=2))
     assert promise.bytes_per_s is not None
     assert math.isclose(promise.bytes_per_s, 50 * 15 / 8 * GIGA)
     assert promise.words.endswith("/ 8 ranks x 15/8")
@@ -121,7 +121,7 @@ def test_one_gpu_of_a_node_is_promised_what_its_slot_lets_through() -> None:
     links = tuple(node(f"n{number}", gpus=(H100,)) for number in range(2))
     one = measured(nodes=2, ranks=2, ranks_per_node=1, links=links)
     for operation in (CommOperation.all_reduce, CommOperation.point_to_point):
-        promise = promise_of(operation, one)
+        promise = compute_nominal_bus_bandwidth(operation, one)
         assert promise.bytes_per_s is not None
         assert math.isclose(promise.bytes_per_s, 16 * 3.938 * 0.76 * GIGA)
         assert promise.words.startswith("1 GPU x 16 lanes")
@@ -129,14 +129,14 @@ def test_one_gpu_of_a_node_is_promised_what_its_slot_lets_through() -> None:
 
 def test_messages_within_a_node_are_promised_nothing_by_nvlinks() -> None:
     """Without a switch, each of them leads to another GPU."""
-    promise = promise_of(CommOperation.point_to_point, measured())
+    promise = compute_nominal_bus_bandwidth(CommOperation.point_to_point, measured())
     assert promise.bytes_per_s is None
     assert "may lead to several" in promise.words
 
 
 def test_slot_promises_by_lanes_and_generation() -> None:
     """Sixteen lanes of generation 5 are 63 GB/s, three quarters of which arrive."""
-    promise = promise_of(CommOperation.host_to_device, measured())
+    promise = compute_nominal_bus_bandwidth(CommOperation.host_to_device, measured())
     assert promise.bytes_per_s is not None
     assert math.isclose(promise.bytes_per_s, 16 * 3.938 * 0.76 * GIGA)
 
@@ -156,9 +156,7 @@ def test_slot_promises_by_lanes_and_generation() -> None:
         (NodeLinks(host="n0", ports=(FabricPort(name="m"),)), "cuda", 2, "does not say how fast"),
     ],
 )
-def test_what_is_unknown_promises_nothing(
-    links: NodeLinks, device: str, nodes: int, why: str
-) -> None:
+def test_what_is_unknown_promises_nothing(links: NodeLinks, device: str, nodes: int, why: str) -> None:
     """And no finding follows from it, however slow it is."""
     slow = times(CommOperation.all_reduce, 1e6)
     one = measured(slow, nodes=nodes, device=device, links=(links,) * nodes)
@@ -172,7 +170,7 @@ def test_gloo_is_judged_by_a_slow_network() -> None:
     """One gigabit is what any CPU fills."""
     card = NodeLinks(host="n0", interfaces=(NetworkInterface(name="eth0", gbit_per_s=1.0),))
     one = measured(nodes=2, device="cpu", backend="gloo", links=(card, card))
-    assert promise_of(CommOperation.all_reduce, one).bytes_per_s == GIGA / 8
+    assert compute_nominal_bus_bandwidth(CommOperation.all_reduce, one).bytes_per_s == GIGA / 8
 
 
 def test_what_reaches_its_promise_is_no_finding() -> None:
@@ -207,7 +205,7 @@ def test_narrow_slot_and_lost_links_are_named() -> None:
     assert "GPU 7 of n0 uses 8 of 16 PCIe lanes" in found[0].message
     assert "1 of 18 NVLinks of GPU 7 of n0 are down" in found[1].message
     slow = measured(times(CommOperation.host_to_device, 22 * GIGA), links=(links,))
-    assert any("fewer PCIe lanes" in one.message for one in judged(slow).findings)
+    assert any("fewer PCIe lanes" in finding.message for finding in judged(slow).findings)
 
 
 def test_ranks_on_another_numa_node_are_a_likely_cause() -> None:
@@ -230,7 +228,7 @@ def test_too_little_is_never_judged(sizes: list[int]) -> None:
     """Fewer than four sizes, or none of a megabyte that takes longer than others."""
     one = measured(times(CommOperation.all_reduce, 10 * GIGA, sizes), nodes=2)
     assert judged(one).findings == ()
-    assert kept_of(one, "lab").bus_bytes_per_s == {}
+    assert summarize_for_later_comparison(one, "lab").bus_bytes_per_s == {}
 
 
 def test_wrong_results_come_first_and_name_the_node() -> None:
@@ -258,11 +256,11 @@ def test_slower_than_the_median_of_earlier_ones_is_told() -> None:
     """Of the same shape, if there are three of them."""
     now = measured(times(CommOperation.all_reduce, 150 * GIGA))
     earlier = [
-        kept_of(measured(times(CommOperation.all_reduce, rate * GIGA)), "lab")
+        summarize_for_later_comparison(measured(times(CommOperation.all_reduce, rate * GIGA)), "lab")
         for rate in (212, 214, 20, 220, 216)
     ]
     (found,) = judged(now, tuple(earlier)).findings
     assert "all_reduce is 30 % slower than the median of 5 earlier measurements" in found.message
     assert judged(now, tuple(earlier[:2])).findings == ()
-    elsewhere = tuple(replace(one, shape=shape_of(now, "other")) for one in earlier)
+    elsewhere = tuple(replace(one, shape=describe_measured_hardware(now, "other")) for one in earlier)
     assert judged(now, elsewhere).findings == ()

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hpckit.features.interconnect.measure import repeats_within
+from hpckit.features.interconnect.measure import count_repeats
 from hpckit.features.interconnect.model import CommOperation
 from hpckit.features.interconnect.operations import RankWorld, prepare_operation
 
@@ -37,11 +37,11 @@ def test_a_flipped_bit_in_a_sum_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_messages_cross_nodes_where_there_are_several() -> None:
     """With two ranks on each of two nodes the neighbour is two ranks on; on one node the next."""
-    assert FOUR.stride == 2
-    assert RankWorld(rank=0, size=4, ranks_per_node=4, device=torch.device("cpu")).stride == 1
+    assert FOUR.receiver_offset == 2
+    assert RankWorld(rank=0, size=4, ranks_per_node=4, device=torch.device("cpu")).receiver_offset == 1
 
 
 @pytest.mark.parametrize(("estimate", "repeats"), [(1e-6, 30), (0.02, 12), (3.0, 5), (0.0, 30)])
 def test_repeats_fill_a_slot_of_time(estimate: float, repeats: int) -> None:
     """At least five, at most thirty."""
-    assert repeats_within(0.25, estimate) == repeats
+    assert count_repeats(0.25, estimate) == repeats

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from hpckit.features.interconnect.model import NodeGroupTime, SearchMode, SlowLink, SlowParts
 from hpckit.features.interconnect.search import (
-    find_slow_parts,
-    search_slow,
-    slow_factor,
-    tournament,
+    estimate_slowness_threshold,
+    find_slow_nodes_and_links,
+    list_round_robin_rounds,
+    start_slow_node_search,
 )
-from hpckit.planning.preflight.peers import Group, rounds_of
+from hpckit.planning.preflight.peers import Group, group_pairs_into_rounds
 
 Seconds = Callable[[Group], float]
 
@@ -36,7 +36,7 @@ def exchange(slow_node: int | None, slow_link: Group | None, factor: float) -> S
 
 def searched(nodes: int, mode: SearchMode, seconds: Seconds) -> tuple[SlowParts, int]:
     """Return what a search finds, and after how many rounds."""
-    search, rounds = search_slow(nodes, mode), 0
+    search, rounds = start_slow_node_search(nodes, mode), 0
     try:
         groups = next(search)
         while True:
@@ -44,9 +44,7 @@ def searched(nodes: int, mode: SearchMode, seconds: Seconds) -> tuple[SlowParts,
             members = [node for group in groups for node in group]
             assert len(members) == len(set(members))
             assert all(len(group) > 1 for group in groups)
-            groups = search.send(
-                [NodeGroupTime(nodes=group, seconds=seconds(group)) for group in groups]
-            )
+            groups = search.send([NodeGroupTime(nodes=group, seconds=seconds(group)) for group in groups])
     except StopIteration as end:
         found: SlowParts = end.value
         return found, rounds
@@ -98,9 +96,7 @@ def test_search_finds_any_one_slow_link(mode: SearchMode, data: st.DataObject, n
 @pytest.mark.parametrize("mode", [SearchMode.pairs, SearchMode.bisect])
 @given(chance=st.randoms(use_true_random=False), nodes=st.integers(2, 64))
 @settings(max_examples=15)
-def test_search_names_none_where_all_are_alike(
-    mode: SearchMode, chance: random.Random, nodes: int
-) -> None:
+def test_search_names_none_where_all_are_alike(mode: SearchMode, chance: random.Random, nodes: int) -> None:
     """Within a noise of a tenth, and although some pairs are disturbed once."""
     alike = exchange(None, None, 1.0)
 
@@ -138,30 +134,26 @@ def test_two_slow_nodes_and_a_slow_link_are_told_apart() -> None:
     """Of ten nodes two are slow, and of the others one link is."""
     slow = {1, 7}
     pairs = itertools.combinations(range(10), 2)
-    times: dict[Group, float] = {
-        pair: 4.0 if slow & set(pair) or pair == (2, 5) else 1.0 for pair in pairs
-    }
-    found = find_slow_parts(times)
+    times: dict[Group, float] = {pair: 4.0 if slow & set(pair) or pair == (2, 5) else 1.0 for pair in pairs}
+    found = find_slow_nodes_and_links(times)
     assert found.nodes == (1, 7)
     assert found.links == (SlowLink(first=2, second=5),)
 
 
 def test_two_nodes_are_never_told_apart() -> None:
     """One pair alone says neither which node is slow nor whether it is."""
-    assert find_slow_parts({(0, 1): 9.0}).nodes == ()
-    assert find_slow_parts({}) == SlowParts()
+    assert find_slow_nodes_and_links({(0, 1): 9.0}).nodes == ()
+    assert find_slow_nodes_and_links({}) == SlowParts()
 
 
 @given(st.integers(2, 33))
 def test_in_a_tournament_every_node_meets_every_other_once(nodes: int) -> None:
     """In as few rounds as there can be."""
-    rounds = tournament(range(nodes))
+    rounds = list_round_robin_rounds(range(nodes))
     assert len(rounds) == nodes - 1 + nodes % 2
-    assert sorted(pair for one in rounds for pair in one) == list(
-        itertools.combinations(range(nodes), 2)
-    )
+    assert sorted(pair for one in rounds for pair in one) == list(itertools.combinations(range(nodes), 2))
     assert (
-        sum(map(len, rounds_of([pair for one in rounds for pair in one])))
+        sum(map(len, group_pairs_into_rounds([pair for one in rounds for pair in one])))
         == nodes * (nodes - 1) // 2
     )
 
@@ -171,5 +163,7 @@ def test_a_noisy_network_needs_more_to_be_slow() -> None:
     quiet = [NodeGroupTime(nodes=(0, 1), seconds=1.0, spread=0.02)]
     noisy = [NodeGroupTime(nodes=(0, 1), seconds=1.0, spread=0.5)]
     times: dict[Group, float] = {(0, 1): 1.0, (0, 2): 1.0, (1, 2): 2.0}
-    assert find_slow_parts(times, slow_factor(quiet)).links == (SlowLink(first=1, second=2),)
-    assert find_slow_parts(times, slow_factor(noisy)).links == ()
+    assert find_slow_nodes_and_links(times, estimate_slowness_threshold(quiet)).links == (
+        SlowLink(first=1, second=2),
+    )
+    assert find_slow_nodes_and_links(times, estimate_slowness_threshold(noisy)).links == ()

@@ -5,14 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.features.profiling.summary import Call, length, own_times, union
+from hpckit.features.profiling.summary import (
+    Call,
+    compute_self_times_of_calls,
+    merge_intervals,
+    sum_interval_lengths,
+)
 
 Tree = tuple[int, list["Tree"], int, bool]
 SPAN = st.integers(0, 5)
 TREES: st.SearchStrategy[Tree] = st.deferred(
-    lambda: st.tuples(
-        st.integers(0, 5), st.lists(TREES, max_size=3), st.integers(0, 5), st.booleans()
-    )
+    lambda: st.tuples(st.integers(0, 5), st.lists(TREES, max_size=3), st.integers(0, 5), st.booleans())
 )
 
 
@@ -29,19 +32,17 @@ def calls(tree: Tree, at: int, found: list[Call]) -> int:
 
 
 @given(st.lists(TREES, max_size=4), st.randoms(use_true_random=False))
-def test_own_times_share_the_time_of_a_thread_without_overlap(
-    trees: list[Tree], random: object
-) -> None:
+def test_own_times_share_the_time_of_a_thread_without_overlap(trees: list[Tree], random: object) -> None:
     """Whatever nests in what, in any order: each moment belongs to one call, the innermost one."""
     found: list[Call] = []
     at = 0
     for tree in trees:
         at = calls(tree, at, found) + 1
-    whole = length(union((one.begin, one.end) for one in found))
+    whole = sum_interval_lengths(merge_intervals((one.begin, one.end) for one in found))
     random.shuffle(found)  # type: ignore[attr-defined]  # what st.randoms gives has no name
-    parts = [interval for one in own_times(found) for interval in one.own]
+    parts = [interval for time in compute_self_times_of_calls(found) for interval in time.own]
     assert sum(end - begin for begin, end in parts) == whole
-    assert length(union(parts)) == whole
+    assert sum_interval_lengths(merge_intervals(parts)) == whole
 
 
 def test_what_communication_calls_is_communication() -> None:
@@ -51,7 +52,9 @@ def test_what_communication_calls_is_communication() -> None:
         Call(10, 60, "c10d::allreduce_", communicates=True),
         Call(20, 30, "aten::copy_", communicates=False),
     ]
-    found = {one.call.name: (one.call.communicates, one.own) for one in own_times(thread)}
+    found = {
+        time.call.name: (time.call.communicates, time.own) for time in compute_self_times_of_calls(thread)
+    }
     assert found == {
         "aten::copy_": (True, [(20, 30)]),
         "c10d::allreduce_": (True, [(10, 20), (30, 60)]),
@@ -62,7 +65,7 @@ def test_what_communication_calls_is_communication() -> None:
 def test_call_that_outlasts_its_caller_ends_with_it() -> None:
     """Clocks are rounded: no moment counts twice."""
     thread = [Call(0, 10, "outer", communicates=False), Call(5, 11, "inner", communicates=False)]
-    assert {one.call.name: one.own for one in own_times(thread)} == {
+    assert {time.call.name: time.own for time in compute_self_times_of_calls(thread)} == {
         "inner": [(5, 10)],
         "outer": [(0, 5)],
     }

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.features.profiling.summary import TraceError, summarise
+from hpckit.features.profiling.summary import TraceError, summarise_trace
 
 SECOND = 1e6
 
@@ -33,7 +33,7 @@ def event(
 
 def test_kernels_of_several_streams_are_summed_up_by_time_not_by_kernel() -> None:
     """Two streams compute at once, NCCL overlaps one of them, a copy and a hole remain."""
-    found = summarise(
+    found = summarise_trace(
         [
             event("ProfilerStep#1", "user_annotation", 0, 5),
             event("ProfilerStep#2", "user_annotation", 5, 10),
@@ -61,7 +61,7 @@ def test_kernels_of_several_streams_are_summed_up_by_time_not_by_kernel() -> Non
 
 def test_cpu_trace_counts_operators_and_collectives_of_all_threads() -> None:
     """Gloo works in a thread of its own while the main thread computes; own time tops."""
-    found = summarise(
+    found = summarise_trace(
         [
             event("ProfilerStep#1", "user_annotation", 0, 10),
             event("aten::linear", "cpu_op", 0, 4),
@@ -95,8 +95,8 @@ ODD: list[Mapping[str, Any]] = [
 def test_trace_without_anything_that_counts_is_an_error() -> None:
     """Events that are odd are left out, and a trace of nothing else has no summary."""
     with pytest.raises(TraceError, match="neither kernels nor operators"):
-        summarise(ODD)
-    assert summarise([*ODD, event("x", "cpu_op", 0, 1)]).compute_s == pytest.approx(1)
+        summarise_trace(ODD)
+    assert summarise_trace([*ODD, event("x", "cpu_op", 0, 1)]).compute_s == pytest.approx(1)
 
 
 SPANS = st.tuples(
@@ -110,9 +110,8 @@ SPANS = st.tuples(
 @given(st.lists(SPANS, min_size=1, max_size=30))
 def test_parts_add_up_to_the_window(spans: list[tuple[str, int, int, int]]) -> None:
     """Compute, exposed communication and idle are the whole; no part is negative."""
-    found = summarise(
-        event(name, "kernel", begin, begin + took, tid=stream)
-        for name, begin, took, stream in spans
+    found = summarise_trace(
+        event(name, "kernel", begin, begin + took, tid=stream) for name, begin, took, stream in spans
     )
     parts = found.compute_s + found.exposed_s + found.idle_s
     assert parts == pytest.approx(found.wall_s, abs=1e-6)

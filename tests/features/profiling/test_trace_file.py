@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.features.profiling import operations as trace_file
-from hpckit.features.profiling.operations import TraceTooLargeError, read_trace
+from hpckit.features.profiling.operations import TraceTooLargeError, read_trace_events
 
 TEXT = st.text(alphabet=st.characters(codec="utf-8"), max_size=20)
 EVENTS = st.lists(st.dictionaries(TEXT, st.one_of(TEXT, st.floats(allow_nan=False))), max_size=6)
@@ -34,17 +34,16 @@ def test_every_event_is_read_wherever_chunks_end(
     path = write(tmp_path_factory.mktemp("trace") / "t.json.gz", text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trace_file, "_CHUNK", chunk)
-        assert list(read_trace(path)) == events
+        assert list(read_trace_events(path)) == events
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", '{"traceEvents": 3}', '{"traceEvents": [{"a": 1},', '{"traceEvents": [x]}'],
+    "text", ["", "[]", "{}", '{"traceEvents": 3}', '{"traceEvents": [{"a": 1},', '{"traceEvents": [x]}']
 )
 def test_damaged_trace_is_an_error(tmp_path: Path, text: str) -> None:
     """It says so, and does not wait or run out of memory."""
     with pytest.raises(ValueError, match=r"damaged|no list of events"):
-        list(read_trace(write(tmp_path / "t.json.gz", text)))
+        list(read_trace_events(write(tmp_path / "t.json.gz", text)))
 
 
 def test_file_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
@@ -52,14 +51,14 @@ def test_file_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json.gz", '{"traceEvents": []}')
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(ValueError, match="damaged"):
-        list(read_trace(path))
+        list(read_trace_events(path))
     path.write_text("{}")
     with pytest.raises(OSError, match="gzip"):
-        list(read_trace(path))
+        list(read_trace_events(path))
 
 
 def test_trace_that_grows_when_unpacked_is_not_read_whole(tmp_path: Path) -> None:
     """A megabyte may become a thousand."""
     path = write(tmp_path / "t.json.gz", '{"traceEvents": [' + " " * (5 << 20))
     with pytest.raises(TraceTooLargeError, match="more than 2 MiB"):
-        list(read_trace(path, most=2 << 20))
+        list(read_trace_events(path, most=2 << 20))

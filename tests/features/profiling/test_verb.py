@@ -16,7 +16,7 @@ from hpckit.model.launch import Resources
 from hpckit.model.profile import ProfileAnswer, RankProfile
 from hpckit.model.settings import Observe, Profile, ProfileTool
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import make_folder
+from hpckit.record.store import make_private_folder
 from hpckit.runtime.mailbox import Mailbox, profile_mailbox
 
 NAME = "20260101T000000Z-ab12"
@@ -33,8 +33,8 @@ def event(name: str, category: str, begin: int, took: int) -> dict[str, Any]:
 
 def write_trace(paths: AttemptPaths, rank: int, *events: dict[str, Any]) -> None:
     """Write a rank's trace."""
-    file = paths.round(0).trace(NAME, rank)
-    make_folder(file.parent)
+    file = paths.round(0).profile_trace(NAME, rank)
+    make_private_folder(file.parent)
     file.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
 
 
@@ -58,7 +58,7 @@ def attempt(desk: Any, writer: Any) -> AttemptPaths:
         (("--ranks", ""), "neither a number nor a range"),
         (("--ranks", "2-1"), "ends before it begins"),
         (("--tool", "nsys"), "did not start rank 0 below nsys"),
-        (("--last", "--steps", "3"), "--last shows a profile that is there"),
+        (("--last", "--steps", "3"), "--last shows an existing profile"),
     ],
 )
 def test_wrong_words_are_refused_before_anything_is_asked(
@@ -87,9 +87,7 @@ def test_most_ranks_of_a_profile(desk: Any, writer: Any) -> None:
         desk.say("profile", "--ranks", "all")
 
 
-def test_silent_supervisor_is_an_error_after_a_bounded_wait(
-    desk: Any, attempt: AttemptPaths
-) -> None:
+def test_silent_supervisor_is_an_error_after_a_bounded_wait(desk: Any, attempt: AttemptPaths) -> None:
     """The request is written, with what it asks for; the verb gives up after half a minute."""
     with pytest.raises(RunError, match="did not answer within 30 s"):
         desk.say("profile", "--steps", "7", "--ranks", "1,3")
@@ -112,7 +110,7 @@ def test_wait_for_a_run_without_steps_says_that_it_may_hang(
         looks.append(1)
         return replace(ANSWER, id=name, done=len(looks) > 100)
 
-    monkeypatch.setattr(Mailbox, "read", read)
+    monkeypatch.setattr(Mailbox, "get_answer", read)
     said = desk.say("profile")
     assert len(looks) > 100
     (line,) = [line for line in said.err.splitlines() if "may hang" in line]
@@ -135,7 +133,7 @@ def test_only_running_runs_are_profiled(desk: Any, writer: Any) -> None:
 
 def test_table_says_where_the_time_went(desk: Any, attempt: AttemptPaths) -> None:
     """80 columns, and names of kernels cannot write to the terminal."""
-    profile_mailbox(attempt).write(replace(ANSWER, ranks=(0, 1), results=(RESULT,)))
+    profile_mailbox(attempt).put_answer(replace(ANSWER, ranks=(0, 1), results=(RESULT,)))
     write_trace(
         attempt,
         0,
@@ -158,18 +156,18 @@ def test_table_says_where_the_time_went(desk: Any, attempt: AttemptPaths) -> Non
     assert "rank 1: it reported nothing" in said.out
     assert "\x1b" not in said.out
     assert "ui.perfetto.dev" in lines[-1]
-    assert lines[-2] == str(attempt.round(0).trace(NAME, 0))
+    assert lines[-2] == str(attempt.round(0).profile_trace(NAME, 0))
     assert max(len(line) for line in lines if not line.startswith(("/", "run "))) <= 80
 
 
 def test_json_has_the_whole_summary(desk: Any, attempt: AttemptPaths) -> None:
     """In seconds, with the trace's path."""
-    profile_mailbox(attempt).write(replace(ANSWER, results=(RESULT,)))
+    profile_mailbox(attempt).put_answer(replace(ANSWER, results=(RESULT,)))
     write_trace(attempt, 0, event("aten::mm", "cpu_op", 0, 60), event("x", "cpu_op", 70, 30))
     document = json.loads(desk.say("profile", "--last", "--json").out)
     assert (document["id"], document["done"], document["tool"]) == (NAME, True, "torch")
     (rank,) = document["ranks"]
-    assert rank["trace"] == str(attempt.round(0).trace(NAME, 0))
+    assert rank["trace"] == str(attempt.round(0).profile_trace(NAME, 0))
     assert rank["summary"]["wall_s"] == pytest.approx(0.1)
     assert rank["summary"]["idle_s"] == pytest.approx(0.01)
     assert rank["summary"]["top"][0]["name"] == "aten::mm"
@@ -178,20 +176,20 @@ def test_json_has_the_whole_summary(desk: Any, attempt: AttemptPaths) -> None:
 def test_trace_that_is_gone_or_damaged_is_named(desk: Any, attempt: AttemptPaths) -> None:
     """The other ranks are shown; without any profiled rank the exit code is 1."""
     both = replace(ANSWER, ranks=(0, 1), results=(RESULT, replace(RESULT, rank=1)))
-    profile_mailbox(attempt).write(both)
+    profile_mailbox(attempt).put_answer(both)
     write_trace(attempt, 1, event("aten::mm", "cpu_op", 0, 60))
     said = desk.say("profile", "--last")
     assert (said.code, "rank 0: cannot read " in said.out) == (0, True)
     assert "No such file" in said.out
     failed = replace(RESULT, steps=0, problem="RuntimeError: no")
-    profile_mailbox(attempt).write(replace(ANSWER, results=(failed,)))
+    profile_mailbox(attempt).put_answer(replace(ANSWER, results=(failed,)))
     said = desk.say("profile", "--last")
     assert (said.code, "rank 0: RuntimeError: no" in said.out) == (1, True)
 
 
 def test_answer_with_another_name_is_no_answer(desk: Any, attempt: AttemptPaths) -> None:
     """Paths are made of it."""
-    make_folder(attempt.profiles)
+    make_private_folder(attempt.profiles)
     for name, text in (("x", "{}"), (NAME, '{"id": "../../x"}'), ("planned-000", "[")):
         attempt.profile_answer(name).write_text(text)
     with pytest.raises(NotFoundError, match="has no profile"):

@@ -1,4 +1,4 @@
-"""Promises of gpu_rows: a chart of a month costs as much as one of a day."""
+"""Promises of build_gpu_rows: a chart of a month costs as much as one of a day."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpckit.features.reporting import hardware
-from hpckit.features.reporting.hardware import some_gpu_rows
+from hpckit.features.reporting.hardware import sample_telemetry_rows
 from hpckit.model.telemetry.json_form import decode_telemetry
 from hpckit.model.telemetry.vocabulary import (
     GaugeSpread,
@@ -26,7 +26,7 @@ from hpckit.model.telemetry.vocabulary import (
 )
 from hpckit.observe.segments import SegmentWriter
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import make_folder
+from hpckit.record.store import make_private_folder
 
 START = datetime(2026, 1, 2, tzinfo=UTC)
 ROW = timedelta(minutes=5)
@@ -45,8 +45,7 @@ def row_of(number: int, gpus: int = 8) -> TelemetryRow:
         end=start + ROW,
         host=HostRow(samples=5, counters=dict.fromkeys(HostCounter, 7.0)),
         gpus=tuple(
-            GpuRow(uuid=f"GPU-{gpu}", samples=5, gauges=gauges, counters=counters)
-            for gpu in range(gpus)
+            GpuRow(uuid=f"GPU-{gpu}", samples=5, gauges=gauges, counters=counters) for gpu in range(gpus)
         ),
     )
 
@@ -54,7 +53,7 @@ def row_of(number: int, gpus: int = 8) -> TelemetryRow:
 @pytest.fixture
 def attempt(tmp_path: Path) -> AttemptPaths:
     """Return the folder of an attempt."""
-    return AttemptPaths(make_folder(tmp_path / "001"))
+    return AttemptPaths(make_private_folder(tmp_path / "001"))
 
 
 def write(attempt: AttemptPaths, rows: int) -> None:
@@ -62,17 +61,17 @@ def write(attempt: AttemptPaths, rows: int) -> None:
     writer = SegmentWriter(attempt=attempt, node=NODE, row_s=ROW.total_seconds(), max_mb=60)
     for number in range(rows):
         row = row_of(number)
-        writer.append(row, row.end)
+        writer.append_record(row, row.end)
         if number % 10 == 0:
             writer.append_total(TelemetryTotal(row=row), row.end)
             event = TelemetryEvent(at=row.end, kind=TelemetryEventKind.xid, code=31)
-            writer.append(event, row.end)
+            writer.append_record(event, row.end)
 
 
 def test_few_rows_are_all_read(attempt: AttemptPaths) -> None:
     """With what a chart shows, and nothing else."""
     write(attempt, 30)
-    found = list(some_gpu_rows(attempt, NODE, SHOWN, most=10000))
+    found = list(sample_telemetry_rows(attempt, NODE, SHOWN, most=10000))
     assert [(row.start, row.end) for row in found] == [
         (row_of(number).start, row_of(number).end) for number in range(30)
     ]
@@ -98,7 +97,7 @@ def test_some_rows_stand_for_all(
         return decode_telemetry(line)
 
     monkeypatch.setattr(hardware, "decode_telemetry", decoding)
-    found = list(some_gpu_rows(attempt, NODE, SHOWN, most=most))
+    found = list(sample_telemetry_rows(attempt, NODE, SHOWN, most=most))
     assert decoded == ["row"] * len(decoded)
     assert len(decoded) <= max(most, 2)
     assert found[-1].end == row_of(rows - 1).end
@@ -110,6 +109,6 @@ def test_some_rows_stand_for_all(
 
 def test_a_node_without_telemetry_has_no_rows(attempt: AttemptPaths) -> None:
     """As one with a file that is no telemetry has none."""
-    assert list(some_gpu_rows(attempt, NODE, SHOWN, most=5)) == []
-    attempt.telemetry(NODE).write_bytes(b"nonsense\n" * 10000)
-    assert list(some_gpu_rows(attempt, NODE, SHOWN, most=5)) == []
+    assert list(sample_telemetry_rows(attempt, NODE, SHOWN, most=5)) == []
+    attempt.newest_telemetry_file(NODE).write_bytes(b"nonsense\n" * 10000)
+    assert list(sample_telemetry_rows(attempt, NODE, SHOWN, most=5)) == []

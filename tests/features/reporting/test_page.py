@@ -15,8 +15,8 @@ from cli_world import Desk, Writer
 from report_launches import ATTACK, gathered, hostile_launch, swept_launch, troubled_launch
 
 from hpckit.features.reporting.document import ReportDocument
-from hpckit.features.reporting.page import page_chunks, page_templates, safe_json
-from hpckit.features.reporting.page_parts import MOST_ROWS, Figure, table
+from hpckit.features.reporting.page import dump_html_safe_json, load_page_templates, render_page_chunks
+from hpckit.features.reporting.page_parts import MOST_ROWS, Figure, build_table
 
 SECTIONS = (*("verdicts", "outcome", "timeline", "curves", "sweep", "gpus", "ranks", "provenance"),)
 PLOTLY = "window.Plotly = {}; // </script> in a comment\r\n"
@@ -82,7 +82,7 @@ class Page(HTMLParser):
 
     def chart(self, name: str) -> dict[str, Any]:
         """Return one chart."""
-        (found,) = (one for one in self.charts if one["id"] == name)
+        (found,) = (chart for chart in self.charts if chart["id"] == name)
         return found
 
     @property
@@ -99,7 +99,7 @@ class Page(HTMLParser):
 def parsed(document: ReportDocument, **options: Any) -> Page:
     """Return the page of a document, with a stand-in for plotly."""
     page = Page()
-    page.feed("".join(page_chunks(document, PLOTLY, **options)))
+    page.feed("".join(render_page_chunks(document, PLOTLY, **options)))
     page.close()
     return page
 
@@ -117,7 +117,7 @@ def test_page_runs_its_two_scripts_alone(desk: Desk) -> None:
     scripts = [text for given, text in page.scripts if given.get("type") != "application/json"]
     assert len(scripts) == 2
     assert "\r" not in scripts[0]
-    hashes = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     wanted = " ".join(f"'sha256-{one}'" for one in hashes)
     assert page.policy == (
         f"default-src 'none'; script-src {wanted}; style-src 'unsafe-inline'; "
@@ -169,7 +169,7 @@ def test_page_timeline_adds_up_to_the_account(desk: Desk) -> None:
 
 def test_page_shows_what_steps_went_to_in_shares_that_add_up(desk: Desk) -> None:
     """Own work in the table lacks waiting for data, which has a column of its own."""
-    text = "".join(page_chunks(gathered(desk, troubled_launch(desk)), PLOTLY))
+    text = "".join(render_page_chunks(gathered(desk, troubled_launch(desk)), PLOTLY))
     ranks = text[text.index('id="ranks"') :]
     head, *rows = re.findall(r"<tr>(.*?)</tr>", ranks[: ranks.index("</table>")])
     assert "other work of its own" in head
@@ -223,9 +223,9 @@ def test_page_gives_a_constant_curve_a_range_of_its_size(desk: Desk) -> None:
     for step in range(3):
         writer.metrics(step, lr=0.001, loss=float(step))
     charts = {
-        one["layout"]["yaxis"]["title"]["text"]: one["layout"]["yaxis"]
-        for one in parsed(gathered(desk, writer.launch)).charts
-        if one["id"].startswith("chart-curve")
+        chart["layout"]["yaxis"]["title"]["text"]: chart["layout"]["yaxis"]
+        for chart in parsed(gathered(desk, writer.launch)).charts
+        if chart["id"].startswith("chart-curve")
     }
     assert charts["lr"]["range"] == pytest.approx([0.0005, 0.0015])
     assert "range" not in charts["loss"]
@@ -251,9 +251,7 @@ def test_page_draws_undone_steps_faint_and_the_others_solid(desk: Desk) -> None:
 
 def test_page_offers_times_for_the_traces_that_have_them(desk: Desk) -> None:
     """As many places as values; what was undone has none in productive time, a band in neither."""
-    (chart, *_) = (
-        one for one in parsed(gathered(desk, troubled_launch(desk))).charts if "axes" in one
-    )
+    (chart, *_) = (chart for chart in parsed(gathered(desk, troubled_launch(desk))).charts if "axes" in chart)
     undone, live = chart["data"]
     for name, title in (("wall", "wall time (min)"), ("productive", "productive time (min)")):
         axis = chart["axes"][name]
@@ -267,17 +265,13 @@ def test_page_offers_times_for_the_traces_that_have_them(desk: Desk) -> None:
 
 def test_page_of_many_runs_has_places_for_every_trace(desk: Desk) -> None:
     """A band comes first, and is one of steps."""
-    charts = [one for one in parsed(gathered(desk, swept_launch(desk, 30))).charts if "axes" in one]
+    charts = [chart for chart in parsed(gathered(desk, swept_launch(desk, 30))).charts if "axes" in chart]
     assert charts
     for chart in charts:
         for axis in chart["axes"].values():
             assert len(axis["x"]) == len(chart["data"])
             assert axis["x"][:3] == [None] * 3
-            assert all(
-                len(x) == len(one["x"])
-                for x, one in zip(axis["x"], chart["data"], strict=True)
-                if x
-            )
+            assert all(len(x) == len(one["x"]) for x, one in zip(axis["x"], chart["data"], strict=True) if x)
 
 
 def test_page_of_a_sweep_has_a_line_for_each_run(desk: Desk) -> None:
@@ -340,14 +334,14 @@ def test_page_of_very_many_runs_cuts_its_tables(desk: Desk) -> None:
 
 def test_json_in_the_page_is_json_without_what_html_obeys() -> None:
     """NaN and infinite numbers are null, and no sign is left that could end the element."""
-    text = safe_json({"a": [float("nan"), float("inf"), 1], "b": "</script><!--&"})
+    text = dump_html_safe_json({"a": [float("nan"), float("inf"), 1], "b": "</script><!--&"})
     assert not re.search("[<>&]", text)
     assert json.loads(text) == {"a": [None, None, 1], "b": "</script><!--&"}
 
 
 def test_templates_escape_text_and_attributes() -> None:
     """Whatever no template wrote is text, whether it stands in an element or in an attribute."""
-    template = page_templates().from_string('<p title="{{ one }}">{{ one }}</p>')
+    template = load_page_templates().from_string('<p title="{{ one }}">{{ one }}</p>')
     shown = "&lt;b&gt;&#34;\\x1b\\u202e"
     assert template.render(one='<b>"\x1b\u202e') == f'<p title="{shown}">{shown}</p>'
 
@@ -356,12 +350,7 @@ def test_table_leaves_empty_columns_out_and_sorts_by_numbers() -> None:
     """A figure shows its text and sorts by its number."""
     page = Page()
     rows = [("x", None, Figure("1 min", 60.0)), ("y", "", Figure("2 s", 2.0))]
-    parts = page_templates().get_template("parts.html.j2").make_module()
-    page.feed(parts.table(table(("a", "b", "c"), rows), "t"))  # type: ignore[attr-defined]
+    parts = load_page_templates().get_template("parts.html.j2").make_module()
+    page.feed(parts.table(build_table(("a", "b", "c"), rows), "t"))  # type: ignore[attr-defined]
     assert page.tables["t"] == [["a", "c"], ["x", "1 min"], ["y", "2 s"]]
-    assert [given.get("data-sort") for tag, given in page.tags if tag == "td"] == [
-        None,
-        "60",
-        None,
-        "2",
-    ]
+    assert [given.get("data-sort") for tag, given in page.tags if tag == "td"] == [None, "60", None, "2"]

@@ -13,9 +13,9 @@ from report_launches import hostile_launch, swept_launch, troubled_launch
 from hpckit.errors import NotFoundError, UsageError
 from hpckit.features.reporting import drawing
 from hpckit.features.reporting.figure import CurveAxis, CurveFigure
-from hpckit.features.reporting.plotted import PlotQuestion, curve_figure
+from hpckit.features.reporting.plotted import PlotQuestion, build_curve_figure
 from hpckit.model import events
-from hpckit.views.across_launches import named_runs
+from hpckit.views.across_launches import find_named_runs
 
 pytestmark = [
     pytest.mark.whole,
@@ -30,8 +30,8 @@ BEGINNINGS = {"pdf": b"%PDF-", "svg": b"<?xml", "png": b"\x89PNG"}
 def figure(desk: Desk, **question: object) -> CurveFigure:
     """Return what would be drawn of the latest launch."""
     context = make_context(desk.folder, desk.environ, now=lambda: NOW, sleep=lambda _: None)
-    named = named_runs((), desk.folder, context)
-    return curve_figure(named, PlotQuestion(**question), context)  # type: ignore[arg-type]
+    named = find_named_runs((), desk.folder, context)
+    return build_curve_figure(named, PlotQuestion(**question), context)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("form", ["pdf", "svg", "png"])
@@ -89,13 +89,13 @@ def test_plot_over_time_has_restarts_and_what_they_cost(desk: Desk) -> None:
 def test_plot_names_runs_by_their_overrides(desk: Desk) -> None:
     """A launch is one figure."""
     swept_launch(desk, 3)
-    assert all("=" in name for name, _ in figure(desk).entries)
+    assert all("=" in name for name, _ in figure(desk).legend_entries)
 
 
 def test_plot_of_one_run_has_its_name(desk: Desk) -> None:
     """There is nothing that it differs from: its overrides would fill the legend."""
     launch = troubled_launch(desk)
-    assert [name for name, _ in figure(desk).entries] == [f"{launch.id}.0"]
+    assert [name for name, _ in figure(desk).legend_entries] == [f"{launch.id}.0"]
 
 
 @pytest.mark.parametrize("axis", [CurveAxis.step, CurveAxis.wall])
@@ -163,8 +163,8 @@ def test_plot_ignores_the_users_own_settings(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("-o", "a.doc"), "a figure is a file whose name ends with .pdf, .svg, .png"),
-        (("-o", "a"), "a figure is a file whose name ends with"),
+        (("-o", "a.doc"), "the name of a figure must end with .pdf, .svg, .png"),
+        (("-o", "a"), "the name of a figure must end with"),
         (("-o", "a.pdf", "--metric", "accuracy"), "--metric accuracy: no run has two values"),
         (("-o", "a.pdf", "--smooth", "0"), "--smooth is 0"),
         (("-o", "a.pdf", "--smooth", str(10**6 + 1)), "from 1 to 1000000"),
@@ -193,9 +193,7 @@ def test_plot_without_curves_says_so(desk: Desk) -> None:
         desk.say("plot", "nowhere", "-o", "a.pdf")
 
 
-def test_plot_without_matplotlib_names_the_extra(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plot_without_matplotlib_names_the_extra(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no dependency."""
     troubled_launch(desk)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -17,9 +17,7 @@ from cli_world import Desk
 from report_launches import hostile_launch, swept_launch, troubled_launch
 from tiers import thorough
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 MISSING = [name for name in ("playwright", "plotly") if importlib.util.find_spec(name) is None] + (
     [] if BROWSER else ["chromium"]
 )
@@ -99,9 +97,7 @@ def wait_until(done: Callable[[], bool], page: Any) -> None:
         pytest.param(lambda desk: swept_launch(desk, 30), marks=thorough),
     ],
 )
-def test_browser_draws_all_charts_offline(
-    desk: Desk, browser: Any, launch: Any, width: int
-) -> None:
+def test_browser_draws_all_charts_offline(desk: Desk, browser: Any, launch: Any, width: int) -> None:
     """No console message, no request but the file, no sideways scroll, a drawing in each chart."""
     launch(desk)
     file = report(desk)
@@ -124,9 +120,7 @@ def test_browser_draws_all_charts_offline(
         pytest.param(1280, "dark", marks=thorough),
     ],
 )
-def test_browser_shows_curves_over_time_at_a_press(
-    desk: Desk, browser: Any, width: int, scheme: str
-) -> None:
+def test_browser_shows_curves_over_time_at_a_press(desk: Desk, browser: Any, width: int, scheme: str) -> None:
     """Buttons change the axis of all curves at once, under the page's own policy."""
     troubled_launch(desk)
     file = report(desk)

@@ -36,8 +36,8 @@ def test_report_of_many_metrics_is_no_larger_than_of_one(desk: Desk) -> None:
     document = gathered(desk, launch)
     curves = [run.live for metric in document.curves for run in metric.runs]
     assert len(curves) == 144
-    assert all(one.wall_s for one in curves)
-    assert sum(len(one.steps) for one in curves) <= 26_000
+    assert all(curve.wall_s for curve in curves)
+    assert sum(len(curve.steps) for curve in curves) <= 26_000
 
 
 def test_report_of_many_restarts_is_no_larger_than_of_few(desk: Desk) -> None:

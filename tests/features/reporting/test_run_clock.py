@@ -7,13 +7,18 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.features.reporting.figure import moment_s, run_clock, smoothed, unit_s
+from hpckit.features.reporting.figure import (
+    build_run_clock,
+    choose_time_unit,
+    parse_recorded_time,
+    smooth_values,
+)
 from hpckit.model.goodput import TimePart, TimeSpan
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-spans = st.lists(
-    st.tuples(st.sampled_from(TimePart), st.integers(1, 1000)), min_size=1, max_size=12
-).map(lambda parts: list(_placed(parts)))
+spans = st.lists(st.tuples(st.sampled_from(TimePart), st.integers(1, 1000)), min_size=1, max_size=12).map(
+    lambda parts: list(_placed(parts))
+)
 
 
 def _placed(parts: list[tuple[TimePart, int]]) -> list[TimeSpan]:
@@ -26,13 +31,11 @@ def _placed(parts: list[tuple[TimePart, int]]) -> list[TimeSpan]:
 
 
 @given(spans, st.lists(st.floats(-100, 20_000), min_size=1))
-def test_clock_never_goes_back_and_ends_with_the_account(
-    some: list[TimeSpan], moments: list[float]
-) -> None:
+def test_clock_never_goes_back_and_ends_with_the_account(some: list[TimeSpan], moments: list[float]) -> None:
     """Productive time is at most wall time, and at the end the sum of the productive spans."""
-    clock = run_clock(some)
+    clock = build_run_clock(some)
     assert clock is not None
-    at = [BEGIN.timestamp() + one for one in sorted(moments)]
+    at = [BEGIN.timestamp() + moment for moment in sorted(moments)]
     for of in (clock.wall_s, clock.productive_s):
         assert list(map(of, at)) == sorted(map(of, at))
     assert all(clock.productive_s(one) <= clock.wall_s(one) + 1e-3 for one in at)
@@ -44,26 +47,24 @@ def test_clock_never_goes_back_and_ends_with_the_account(
 
 def test_clock_begins_with_the_first_attempt() -> None:
     """The queue before it is not the run's; without an attempt there is no clock."""
-    queue = TimeSpan(
-        part=TimePart.queue, begin=BEGIN, end=BEGIN + timedelta(hours=1), attempt=0, round=None
-    )
+    queue = TimeSpan(part=TimePart.queue, begin=BEGIN, end=BEGIN + timedelta(hours=1), attempt=0, round=None)
     (work,) = _placed([(TimePart.productive, 60)])
-    assert run_clock([queue]) is None
-    clock = run_clock([queue, work])
+    assert build_run_clock([queue]) is None
+    clock = build_run_clock([queue, work])
     assert clock is not None
     assert clock.wall_s(BEGIN.timestamp() + 5) == 5
 
 
 def test_moments_that_are_none_are_unknown() -> None:
     """A row may have any text there."""
-    assert moment_s("yesterday") is None
-    assert moment_s(BEGIN.isoformat()) == BEGIN.timestamp()
+    assert parse_recorded_time("yesterday") is None
+    assert parse_recorded_time(BEGIN.isoformat()) == BEGIN.timestamp()
 
 
 @given(st.lists(st.floats(-1e6, 1e6) | st.just(float("nan"))), st.integers(1, 9))
 def test_smoothing_keeps_places_and_bounds(values: list[float], window: int) -> None:
     """As many values; each within what was logged; gaps stay."""
-    found = smoothed(values, window)
+    found = smooth_values(values, window)
     assert [one != one for one in found] == [one != one for one in values]  # noqa: PLR0124  # NaN
     known = [one for one in values if one == one]  # noqa: PLR0124
     assert all(min(known) - 1e-6 <= one <= max(known) + 1e-6 for one in found if one == one)  # noqa: PLR0124
@@ -72,5 +73,5 @@ def test_smoothing_keeps_places_and_bounds(values: list[float], window: int) -> 
 @given(st.floats(0, 1e9))
 def test_unit_leaves_a_readable_number(longest_s: float) -> None:
     """At least three of it, unless it is the second."""
-    unit = unit_s(longest_s)
+    unit = choose_time_unit(longest_s)
     assert unit == 1 or longest_s / unit >= 3

@@ -12,11 +12,11 @@ from hpckit.features.reporting.curves import (
     BAND_COLUMNS,
     COLUMNS,
     StepRange,
-    band,
-    column_means,
-    rounded,
-    step_range,
-    thinned,
+    build_curve_band,
+    compute_column_means,
+    find_step_range,
+    round_for_chart,
+    thin_curve,
 )
 from hpckit.features.reporting.document import CurvePoints
 
@@ -27,7 +27,7 @@ NUMBERS = st.floats(-1e6, 1e6).map(lambda number: float(f"{number:.5g}"))
 def test_thinned_curve_keeps_its_extremes_and_its_order(values: list[float]) -> None:
     """However many values, there are two per column at most, and no spike is lost."""
     steps = [float(step) for step in range(len(values))]
-    found = thinned(steps, values, step_range([steps]))
+    found = thin_curve(steps, values, find_step_range([steps]))
     assert len(found.steps) == len(found.values) <= 2 * COLUMNS + 2
     assert list(found.steps) == sorted(found.steps)
     known = [value for value in found.values if value is not None]
@@ -38,7 +38,7 @@ def test_thinned_curve_keeps_its_extremes_and_its_order(values: list[float]) -> 
 
 def test_thinned_short_curve_is_whole() -> None:
     """A few values are all drawn; one that is not finite is a gap."""
-    found = thinned([0.0, 1.0, 2.0], [1.5, math.nan, 2.5], StepRange(low=0, high=2))
+    found = thin_curve([0.0, 1.0, 2.0], [1.5, math.nan, 2.5], StepRange(low=0, high=2))
     assert found == CurvePoints(steps=(0, 1, 2), values=(1.5, None, 2.5))
 
 
@@ -52,15 +52,15 @@ def test_thinned_column_of_nothing_finite_is_a_gap() -> None:
 
 
 def _pair(steps: list[float], values: list[float]) -> tuple[tuple[float, ...], tuple[object, ...]]:
-    found = thinned(steps, values, step_range([steps]))
+    found = thin_curve(steps, values, find_step_range([steps]))
     return found.steps, found.values
 
 
 def test_band_is_the_quantiles_of_the_runs() -> None:
     """Eleven constant curves from 0 to 10: a tenth is at 1, the half at 5, nine tenths at 9."""
     shown = StepRange(low=0, high=100)
-    means = [column_means([0, 50, 100], [float(run)] * 3, shown) for run in range(11)]
-    found = band(means, shown)
+    means = [compute_column_means([0, 50, 100], [float(run)] * 3, shown) for run in range(11)]
+    found = build_curve_band(means, shown)
     assert found is not None
     assert (found.runs, found.low[0], found.middle[0], found.high[0]) == (11, 1, 5, 9)
     assert len(found.steps) == 3
@@ -69,8 +69,8 @@ def test_band_is_the_quantiles_of_the_runs() -> None:
 def test_band_of_two_runs_is_none() -> None:
     """Two runs are no crowd."""
     shown = StepRange(low=0, high=1)
-    assert band([{0: 1.0}, {0: 2.0}], shown) is None
-    assert len(column_means([float(one) for one in range(500)], [1.0] * 500, shown)) <= BAND_COLUMNS
+    assert build_curve_band([{0: 1.0}, {0: 2.0}], shown) is None
+    assert len(compute_column_means([float(one) for one in range(500)], [1.0] * 500, shown)) <= BAND_COLUMNS
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_band_of_two_runs_is_none() -> None:
 )
 def test_rounded_number_is_short_and_steps_stay_whole(value: float, wanted: float) -> None:
     """Six digits are enough for a picture, not for a step."""
-    assert rounded(value) == wanted
+    assert round_for_chart(value) == wanted

@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 
 from hpckit.errors import HpckitError, RunError
 from hpckit.features.top.app import AskCancel, TopApp, TopSource
-from hpckit.features.top.frame import GpuNow, RunActivity, TopDetail, TopFrame, top_rows
+from hpckit.features.top.frame import GpuNow, RunActivity, TopDetail, TopFrame, build_top_rows
 from hpckit.features.top.reader import TopRequest
 from hpckit.features.top.table import RunTable
 from hpckit.model.states import RunState
@@ -98,7 +98,7 @@ class Cluster:
         selected = request.selected or 0
         return TopFrame(
             head=(f"{self.name}-ab12  10:00:00 UTC", f"40.0 % done; {self.runs} runs"),
-            rows=top_rows(rows, {0: BUSY}, {0: 0.9}, metric=metric),
+            rows=build_top_rows(rows, {0: BUSY}, {0: 0.9}, metric=metric),
             metric=metric,
             metrics=(self.name, "accuracy"),
             detail=TopDetail(
@@ -106,8 +106,7 @@ class Cluster:
                 title=f".{selected} of {self.name}",
                 metric=metric,
                 loading=not any(
-                    (one.selected or 0, one.metric) == (selected, request.metric)
-                    for one in self.loaded
+                    (one.selected or 0, one.metric) == (selected, request.metric) for one in self.loaded
                 ),
                 points=tuple((float(step), math.exp(-step / 50)) for step in range(300)),
                 activity=BUSY,
@@ -152,15 +151,13 @@ async def until(pilot: Pilot[None], what: Callable[[], object]) -> None:
 
 
 def drive(
-    app: TopApp,
-    play: Callable[[Pilot[None]], Awaitable[None]],
-    size: tuple[int, int] = (80, 24),
+    app: TopApp, play: Callable[[Pilot[None]], Awaitable[None]], size: tuple[int, int] = (80, 24)
 ) -> None:
     """Start an application, wait for its first frame, and play."""
 
     async def main() -> None:
         async with app.run_test(size=size) as pilot:
-            await until(pilot, lambda: app.shown("title"))
+            await until(pilot, lambda: app.shown_text("title"))
             await play(pilot)
 
     asyncio.run(main())
@@ -195,11 +192,11 @@ def test_arrows_select_a_run_and_its_detail_is_read() -> None:
 
     async def play(pilot: Pilot[None]) -> None:
         await pilot.press("down", "down")
-        await until(pilot, lambda: app.shown("title") == ".2 of loss")
+        await until(pilot, lambda: app.shown_text("title") == ".2 of loss")
         await pilot.press("up", "up", "up")
-        await until(pilot, lambda: app.shown("title") == ".0 of loss")
+        await until(pilot, lambda: app.shown_text("title") == ".0 of loss")
         await pilot.press("end")
-        await until(pilot, lambda: app.shown("title") == ".999 of loss")
+        await until(pilot, lambda: app.shown_text("title") == ".999 of loss")
         assert " 999 " in "\n".join(screen(app))
         await until(pilot, lambda: 999 in cluster.requests[-1].visible)
         assert len(cluster.requests[-1].visible) < 24, "only what is on the screen is read"
@@ -207,9 +204,7 @@ def test_arrows_select_a_run_and_its_detail_is_read() -> None:
     drive(app, play)
 
 
-def test_look_at_a_thousand_runs_draws_only_lines_that_changed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_look_at_a_thousand_runs_draws_only_lines_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """One run advances: one line of the table is drawn again, and in a moment."""
     cluster = Cluster(runs=1000)
     app = cluster.app()
@@ -224,10 +219,10 @@ def test_look_at_a_thousand_runs_draws_only_lines_that_changed(
             real(table, y)
 
         monkeypatch.setattr(RunTable, "refresh_line", refresh_line)
-        app.take(cluster.redraw(app.request), None)
+        app.show_frame_and_schedule_next(cluster.redraw(app.current_request), None)
         assert redrawn == []
         cluster.step = 777
-        app.take(cluster.redraw(app.request), None)
+        app.show_frame_and_schedule_next(cluster.redraw(app.current_request), None)
         assert redrawn == [1], "the line below the heading"
         await pilot.pause()
         assert screen(app)[3].split()[2] == "778"
@@ -241,9 +236,9 @@ def test_filter_takes_effect_as_it_is_typed_and_escape_removes_it() -> None:
 
     async def play(pilot: Pilot[None]) -> None:
         await pilot.press("slash", *"lr=0.1*", "enter")
-        await until(pilot, lambda: app.shown("head").endswith("40.0 % done; 40 runs"))
+        await until(pilot, lambda: app.shown_text("head").endswith("40.0 % done; 40 runs"))
         assert [one.index for one in app.table.rows] == [1, *range(10, 20)]
-        assert "11 match 'lr=0.1*'" in app.shown("head")
+        assert "11 match 'lr=0.1*'" in app.shown_text("head")
         await pilot.press("s")
         assert app.order.descending
         assert app.table.rows[0].index == 19
@@ -264,7 +259,7 @@ def test_selected_run_stays_selected_when_the_order_changes() -> None:
     async def play(pilot: Pilot[None]) -> None:
         await pilot.press("down", "down", "s")
         assert app.table.cursor == 37
-        selected = app.table.selected
+        selected = app.table.selected_row
         assert selected is not None
         assert selected.index == 2
 
@@ -277,16 +272,16 @@ def test_keys_show_log_gpus_and_events_in_full_and_back() -> None:
 
     async def play(pilot: Pilot[None]) -> None:
         await pilot.press("l")
-        await until(pilot, lambda: "line 35" in app.shown("log"))
+        await until(pilot, lambda: "line 35" in app.shown_text("log"))
         assert not app.query_one("#left").display
         await pilot.press("g")
-        await until(pilot, lambda: "GPU 7" in app.shown("log"))
+        await until(pilot, lambda: "GPU 7" in app.shown_text("log"))
         await pilot.press("e")
-        await until(pilot, lambda: "10:00:05" in app.shown("log"))
+        await until(pilot, lambda: "10:00:05" in app.shown_text("log"))
         await pilot.press("down")
-        await until(pilot, lambda: app.shown("title") == ".1 of loss")
+        await until(pilot, lambda: app.shown_text("title") == ".1 of loss")
         await pilot.press("e")
-        await until(pilot, lambda: "log of rank 0" in app.shown("log"))
+        await until(pilot, lambda: "log of rank 0" in app.shown_text("log"))
         assert app.query_one("#left").display
 
     drive(app, play)
@@ -301,9 +296,9 @@ def test_frame_between_two_widgets_that_go_is_let_go() -> None:
         await app.query_one("#plot").remove()
         await app.query_one("#events").remove()
         cluster.name = "later"
-        app.take(cluster.redraw(app.request), None)
+        app.show_frame_and_schedule_next(cluster.redraw(app.current_request), None)
         await pilot.pause()
-        assert app.shown("title") == ".0 of later"
+        assert app.shown_text("title") == ".0 of later"
 
     drive(app, play)
 
@@ -314,11 +309,11 @@ def test_curve_is_loaded_once_for_each_run_and_metric() -> None:
     app = cluster.app()
 
     async def play(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.shown("plot").startswith("loss 0.0025"))
+        await until(pilot, lambda: app.shown_text("plot").startswith("loss 0.0025"))
         await pilot.press("down")
         await until(pilot, lambda: len(cluster.loaded) == 2)
-        await until(pilot, lambda: app.shown("plot").startswith("loss 0.0025"))
-        app.take(cluster.redraw(app.request), None)
+        await until(pilot, lambda: app.shown_text("plot").startswith("loss 0.0025"))
+        app.show_frame_and_schedule_next(cluster.redraw(app.current_request), None)
         await pilot.pause()
         assert [one.selected for one in cluster.loaded] == [0, 1]
 
@@ -332,7 +327,7 @@ def test_metric_key_changes_column_and_curve() -> None:
 
     async def play(pilot: Pilot[None]) -> None:
         await pilot.press("m")
-        await until(pilot, lambda: app.shown("plot").startswith("accuracy "))
+        await until(pilot, lambda: app.shown_text("plot").startswith("accuracy "))
         assert "accuracy" in screen(app)[2]
         assert cluster.requests[-1].metric == "accuracy"
 
@@ -350,7 +345,7 @@ def test_cancel_asks_and_every_answer_but_yes_is_no(key: str) -> None:
         assert isinstance(app.screen, AskCancel)
         assert any("Cancel loss.0 (running)?" in line for line in screen(app))
         await pilot.press(key)
-        await until(pilot, lambda: "nothing is cancelled" in app.shown("head"))
+        await until(pilot, lambda: "nothing is cancelled" in app.shown_text("head"))
         assert (cluster.cancelled, app.is_running) == ([], True)
 
     drive(app, play)
@@ -363,10 +358,10 @@ def test_cancel_after_yes_cancels_the_selected_run() -> None:
 
     async def play(pilot: Pilot[None]) -> None:
         await pilot.press("down", "c")
-        assert "loss.1 is over: completed" in app.shown("head")
+        assert "loss.1 is over: completed" in app.shown_text("head")
         assert not isinstance(app.screen, AskCancel)
         await pilot.press("down", "down", "c", "y")
-        await until(pilot, lambda: app.shown("head").endswith("cancelling loss.3"))
+        await until(pilot, lambda: app.shown_text("head").endswith("cancelling loss.3"))
         assert cluster.cancelled == [3]
 
     drive(app, play)
@@ -380,7 +375,7 @@ def test_cancellation_that_fails_is_told_and_the_application_stays() -> None:
     async def play(pilot: Pilot[None]) -> None:
         cluster.error = RunError("Slurm is [bold]away[/bold]")
         await pilot.press("c", "y")
-        await until(pilot, lambda: "error: Slurm is [bold]away[/bold]" in app.shown("head"))
+        await until(pilot, lambda: "error: Slurm is [bold]away[/bold]" in app.shown_text("head"))
         assert app.is_running
 
     drive(app, play)
@@ -398,7 +393,7 @@ def test_hostile_names_are_text_everywhere() -> None:
         await pilot.press("c")
         assert any("Cancel [red]x[/red]" in line for line in screen(app))
         await pilot.press("n", "l")
-        await until(pilot, lambda: "line 49" in app.shown("log"))
+        await until(pilot, lambda: "line 49" in app.shown_text("log"))
         await pilot.press("slash", *"[red]", "enter")
         for strip in app.screen._compositor.render_strips():  # noqa: SLF001
             for segment in strip:
@@ -416,7 +411,7 @@ def test_error_of_a_look_ends_the_application_and_is_kept() -> None:
 
     async def main() -> None:
         async with app.run_test() as pilot:
-            await until(pilot, lambda: app.shown("title"))
+            await until(pilot, lambda: app.shown_text("title"))
             cluster.error = RunError("the folder is gone")
             for _ in range(600):
                 if app.error is not None and not app.is_running:

@@ -47,9 +47,7 @@ class Clock:
 
     def reader(self, launch: Launch, folder: Path) -> TopReader:
         """Return a reader of a launch."""
-        context = make_context(
-            folder, stderr=self.errors, now=lambda: self.now, sleep=lambda _: None
-        )
+        context = make_context(folder, stderr=self.errors, now=lambda: self.now, sleep=lambda _: None)
         return TopReader(launch=launch, context=context)
 
 
@@ -89,10 +87,10 @@ def running(desk: Any, writer: Any) -> Launch:
 def test_frame_of_a_running_run_has_all_that_is_known(running: Launch, desk: Any) -> None:
     """Steps, metrics, the end of the log of rank 0, events; the running run is selected."""
     reader = Clock().reader(running, desk.folder)
-    first = reader.look(TopRequest()).detail
+    first = reader.read_frame(TopRequest()).detail
     assert first is not None
     assert (first.loading, first.points) == (True, ())
-    frame = reader.load(TopRequest())
+    frame = reader.load_selected_curve(TopRequest())
     assert [row.cells[TopColumn.state] for row in frame.rows] == ["running", "pending", "pending"]
     assert frame.rows[0].cells[TopColumn.step] == "2"
     assert (frame.metric, frame.metrics) == ("loss", ("loss", "accuracy"))
@@ -105,7 +103,7 @@ def test_frame_of_a_running_run_has_all_that_is_known(running: Launch, desk: Any
     ]
     assert detail.title == ".0 running on n1 and 1 more lr=0.1"
     assert not detail.loading
-    other = reader.redraw(TopRequest(selected=2, metric="accuracy")).detail
+    other = reader.rebuild_frame(TopRequest(selected=2, metric="accuracy")).detail
     assert other is not None
     assert (other.index, other.points, other.log, other.loading) == (2, (), (), False)
 
@@ -115,8 +113,8 @@ def test_what_was_added_is_read_and_nothing_twice(
 ) -> None:
     """The curve grows by its new rows, the log by its end; unchanged files are not opened."""
     reader = Clock().reader(running, desk.folder)
-    reader.look(TopRequest())
-    reader.load(TopRequest())
+    reader.read_frame(TopRequest())
+    reader.load_selected_curve(TopRequest())
     attempt = writer(launch=running)
     attempt.metrics(2, loss=1.0)
     with running.paths.run(0).attempt(1).metrics.open("a") as file:
@@ -126,27 +124,27 @@ def test_what_was_added_is_read_and_nothing_twice(
 
     def read_rows(path: Path, **given: Any) -> Any:
         opened.append(path)
-        return store.read_rows(path, **given)
+        return store.read_rows_with_offsets(path, **given)
 
-    monkeypatch.setattr(metric_curve, "read_rows", read_rows)
-    detail = reader.look(TopRequest()).detail
+    monkeypatch.setattr(metric_curve, "read_rows_with_offsets", read_rows)
+    detail = reader.read_frame(TopRequest()).detail
     assert detail is not None
     assert detail.points == ((0.0, 3.0), (1.0, 2.0), (2.0, 1.0))
     assert detail.log[-1] == "again"
     with running.paths.run(0).attempt(1).metrics.open("a") as file:
         file.write("5}\n")
-    detail = reader.look(TopRequest()).detail
+    detail = reader.read_frame(TopRequest()).detail
     assert detail is not None
     assert detail.points[-1] == (3.0, 0.5)
     opened.clear()
-    reader.look(TopRequest())
+    reader.read_frame(TopRequest())
     assert opened == []
 
 
 def test_restart_undoes_steps_of_the_curve(running: Launch, desk: Any, writer: Any) -> None:
     """A new round from step 1: what the first round did there is gone."""
     reader = Clock().reader(running, desk.folder)
-    reader.look(TopRequest())
+    reader.read_frame(TopRequest())
     attempt = writer(launch=running)
     at = START + timedelta(minutes=2)
     failure = Failure(cause=Cause.exception, message="boom")
@@ -158,18 +156,16 @@ def test_restart_undoes_steps_of_the_curve(running: Launch, desk: Any, writer: A
         events.StepReached(at=at, round=1, step=1),
     )
     attempt.metrics(1, loss=7.0, round=1)
-    detail = reader.look(TopRequest()).detail
+    detail = reader.read_frame(TopRequest()).detail
     assert detail is not None
     assert detail.loading
-    detail = reader.load(TopRequest()).detail
+    detail = reader.load_selected_curve(TopRequest()).detail
     assert detail is not None
     assert detail.points == ((0.0, 3.0), (1.0, 7.0))
     assert "boom" in "\n".join(detail.events)
 
 
-def test_telemetry_of_visible_runs_becomes_step_time_gpu_and_power(
-    running: Launch, desk: Any
-) -> None:
+def test_telemetry_of_visible_runs_becomes_step_time_gpu_and_power(running: Launch, desk: Any) -> None:
     """The newest row of each node counts; the index of a GPU comes from the head of the file."""
     clock = Clock()
     reader = clock.reader(running, desk.folder)
@@ -178,49 +174,47 @@ def test_telemetry_of_visible_runs_becomes_step_time_gpu_and_power(
     for node, power in (("n1", 300.0), ("n2", 400.0)):
         head = TelemetrySegment(node=node, start=NOW, row_s=30)
         old = measured(NOW - timedelta(seconds=30), 0.1, 1.0, 9.0)
-        tell(attempt.telemetry(node), head, device, old, measured(NOW, 0.5, power, 0.25))
-    reader.look(TopRequest())
-    cells = reader.redraw(TopRequest()).rows[0].cells
+        tell(attempt.newest_telemetry_file(node), head, device, old, measured(NOW, 0.5, power, 0.25))
+    reader.read_frame(TopRequest())
+    cells = reader.rebuild_frame(TopRequest()).rows[0].cells
     assert [cells[name] for name in (TopColumn.step_time, TopColumn.gpu, TopColumn.power)] == [
         *("0.25", "50 %", "700")
     ]
-    detail = reader.redraw(TopRequest()).detail
+    detail = reader.rebuild_frame(TopRequest()).detail
     assert detail is not None
     assert [(gpu.node, gpu.index) for gpu in detail.activity.gpus] == [("n1", 5), ("n2", 5)]
     clock.now += timedelta(seconds=30)
-    tell(attempt.telemetry("n1"), measured(clock.now, 0.9, 310.0, 0.5))
-    cells = reader.look(TopRequest()).rows[0].cells
+    tell(attempt.newest_telemetry_file("n1"), measured(clock.now, 0.9, 310.0, 0.5))
+    cells = reader.read_frame(TopRequest()).rows[0].cells
     assert (cells[TopColumn.gpu], cells[TopColumn.power]) == ("70 %", "710")
     clock.now += timedelta(minutes=6)
-    cells = reader.look(TopRequest()).rows[0].cells
+    cells = reader.read_frame(TopRequest()).rows[0].cells
     assert cells[TopColumn.gpu] == "", "a node that has measured nothing for minutes is not shown"
 
 
-def test_step_time_is_seen_from_progress_without_telemetry(
-    running: Launch, desk: Any, writer: Any
-) -> None:
+def test_step_time_is_seen_from_progress_without_telemetry(running: Launch, desk: Any, writer: Any) -> None:
     """Ten steps in five seconds."""
     clock = Clock()
     reader = clock.reader(running, desk.folder)
-    assert reader.look(TopRequest()).rows[0].cells[TopColumn.step_time] == ""
+    assert reader.read_frame(TopRequest()).rows[0].cells[TopColumn.step_time] == ""
     clock.now += timedelta(seconds=5)
     writer(launch=running).metrics(11, loss=0.5)
-    assert reader.look(TopRequest()).rows[0].cells[TopColumn.step_time] == "0.5"
+    assert reader.read_frame(TopRequest()).rows[0].cells[TopColumn.step_time] == "0.5"
 
 
 def test_change_of_any_run_is_an_event(running: Launch, desk: Any, writer: Any) -> None:
     """Also of runs that are not selected; and the log is that of the rank that failed."""
     reader = Clock().reader(running, desk.folder)
-    reader.look(TopRequest())
+    reader.read_frame(TopRequest())
     other = writer(launch=running, index=1)
     other.start()
     other.log(0, "fine\n")
     other.log(1, "boom\n")
     other.fail(rank=1)
-    detail = reader.look(TopRequest(selected=0)).detail
+    detail = reader.read_frame(TopRequest(selected=0)).detail
     assert detail is not None
     assert detail.events[-1].endswith("run 1: pending → failed (exception)")
-    failed = reader.redraw(TopRequest(selected=1)).detail
+    failed = reader.rebuild_frame(TopRequest(selected=1)).detail
     assert failed is not None
     assert (failed.log, failed.log_title) == (("boom",), "log of rank 1")
 
@@ -242,7 +236,7 @@ def test_scheduler_is_asked_at_the_rhythm_of_status_watch(
     monkeypatch.setattr(launch_view, "ask_scheduler", ask_scheduler)
     reader = clock.reader(launch, desk.folder)
     for _ in range(30):
-        frame = reader.look(TopRequest())
+        frame = reader.read_frame(TopRequest())
         clock.now += timedelta(seconds=2)
     assert asked == [NOW + timedelta(seconds=2)]
     assert frame.warning == "Slurm is away"
@@ -254,16 +248,14 @@ def test_goodput_is_counted_for_few_runs_a_look(desk: Any, writer: Any) -> None:
     for number in range(12):
         attempt = writer(launch=launch, index=number)
         attempt.start()
-        attempt.tell(
-            events.StepReached(at=START + timedelta(minutes=2), round=0, step=0),
-        )
+        attempt.tell(events.StepReached(at=START + timedelta(minutes=2), round=0, step=0))
         attempt.metrics(5, loss=1.0)
         attempt.complete()
     reader = Clock().reader(launch, desk.folder)
     request = TopRequest(visible=tuple(range(12)))
     counts = []
     for _ in range(4):
-        rows = reader.look(request).rows
+        rows = reader.read_frame(request).rows
         counts.append(sum(bool(row.cells[TopColumn.goodput]) for row in rows))
     assert counts == [5, 10, 12, 12]
     assert all(row.state is RunState.completed for row in rows)
@@ -273,16 +265,16 @@ def test_growing_file_follows_a_file_that_is_replaced_or_cut(tmp_path: Path) -> 
     """By its inode and its size; of a long file only the end is read at first."""
     path = tmp_path / "rows.jsonl"
     file = GrowingFile(path=path)
-    assert list(file.new_rows()) == []
+    assert list(file.read_new_rows()) == []
     path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
-    assert list(file.new_rows()) == [{"a": 1}, {"a": 2}]
+    assert list(file.read_new_rows()) == [{"a": 1}, {"a": 2}]
     path.write_text('{"a": 1}\n{"a": 2}\n{"a": 3}\ndamaged\n{"a": 4}\n')
-    assert list(file.new_rows()) == [{"a": 3}, {"a": 4}]
+    assert list(file.read_new_rows()) == [{"a": 3}, {"a": 4}]
     other = tmp_path / "other"
     other.write_text('{"b": 1}\n' * 20)
     other.rename(path)
-    assert list(file.new_rows()) == [{"b": 1}] * 20
+    assert list(file.read_new_rows()) == [{"b": 1}] * 20
     path.write_text('{"c": 1}\n')
-    assert list(file.new_rows()) == [{"c": 1}]
+    assert list(file.read_new_rows()) == [{"c": 1}]
     path.write_text("".join(f'{{"d": {number}}}\n' for number in range(100)))
-    assert list(GrowingFile(path=path, most=25).new_rows()) == [{"d": 98}, {"d": 99}]
+    assert list(GrowingFile(path=path, most=25).read_new_rows()) == [{"d": 98}, {"d": 99}]

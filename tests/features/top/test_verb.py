@@ -15,7 +15,7 @@ from hpckit.errors import ForeignError, UsageError
 from hpckit.features.top import verb as top
 from hpckit.model.states import RunState
 from hpckit.record.launches import read_launch_events
-from hpckit.record.lookup import find_evidence
+from hpckit.record.lookup import find_launch_of_any_owner
 
 EVIL = "[red]loss[/red]\x1b[2J"
 
@@ -35,9 +35,7 @@ def launch_fixture(desk: Any, writer: Any) -> Any:
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_once_prints_runs_and_one_of_them_in_detail(
-    launch: Any, desk: Any, *, terminal: bool
-) -> None:
+def test_once_prints_runs_and_one_of_them_in_detail(launch: Any, desk: Any, *, terminal: bool) -> None:
     """States, metrics, the curve, the log, the events; nothing in it moves a cursor."""
     said = desk.say("top", "--once", terminal=terminal)
     assert said.code == 0
@@ -70,12 +68,12 @@ def test_without_textual_one_error_names_the_extra(
 ) -> None:
     """And what needs nothing."""
     assert desk.say("top", launch.id).code == 0
-    for name in [one for one in sys.modules if one.split(".")[0] == "textual"]:
+    for name in [module for module in sys.modules if module.split(".")[0] == "textual"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "textual", None)
     for name in ("app", "table"):
         monkeypatch.delitem(sys.modules, f"hpckit.features.top.{name}", raising=False)
-    monkeypatch.setattr(top, "_on_terminal", lambda _: True)
+    monkeypatch.setattr(top, "_is_interactive", lambda _: True)
     with pytest.raises(UsageError, match="hpckit top needs textual") as caught:
         desk.say("top")
     assert "pip install '.[top]' in hpckit's checkout" in caught.value.hint
@@ -89,13 +87,9 @@ def test_cancel_in_the_application_is_that_of_the_verb(desk: Any, writer: Any) -
     gone.start()
     gone.complete()
     context = make_context(
-        desk.folder,
-        stdout=Terminal(),
-        stderr=Terminal(),
-        now=lambda: launch.created_at,
-        sleep=lambda _: None,
+        desk.folder, stdout=Terminal(), stderr=Terminal(), now=lambda: launch.created_at, sleep=lambda _: None
     )
-    found = find_evidence(launch.id, desk.folder, cwd=desk.folder).launch
+    found = find_launch_of_any_owner(launch.id, desk.folder, cwd=desk.folder).launch
     assert top.cancel_run(found, context, 1) == f"{launch.id}.1 is over"
     assert top.cancel_run(found, context, 0) == f"cancelling {launch.id}.0"
     (asked,) = read_launch_events(launch)
@@ -107,7 +101,7 @@ def test_launch_of_others_is_shown_and_not_cancelled(
     desk: Any, launch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with `hpckit cancel`."""
-    selection = find_evidence(launch.id, desk.folder, cwd=desk.folder)
+    selection = find_launch_of_any_owner(launch.id, desk.folder, cwd=desk.folder)
     stranger = type("Stranger", (), {"reason": "it belongs to mallory", "owner": "mallory"})()
     monkeypatch.setattr(type(selection.launch), "stranger", stranger, raising=False)
     with pytest.raises((ForeignError, UsageError), match="is not yours: it belongs to mallory"):

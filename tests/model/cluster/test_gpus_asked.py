@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 from asked import asking
 
-from hpckit.model.cluster.gpus_asked import asks_for_part, cpus_of_task, gpus_asked, gpus_of
+from hpckit.model.cluster.gpus_asked import (
+    count_allocated_gpus,
+    count_cpus_per_rank,
+    requested_gpus_per_node,
+    requests_part_of_gpu,
+)
 from hpckit.model.launch import Resources
 
 
@@ -38,21 +43,21 @@ def test_gpus_are_counted_by_whichever_option_asks(
     asked: dict[str, Any], each: int | None, whole: int
 ) -> None:
     """Null, if none does: that is not 0."""
-    assert gpus_asked(Resources(nodes=2, **asked)) == each
+    assert requested_gpus_per_node(Resources(nodes=2, **asked)) == each
     more = tuple(asked.get("additional_parameters", {}).items())
     of_slurm = {"gpus_per_node": 0, **asked, "nodes": 2, "additional_parameters": more}
-    assert gpus_of(asking(**of_slurm)) == whole
+    assert count_allocated_gpus(asking(**of_slurm)) == whole
 
 
 @pytest.mark.parametrize(("gres", "part"), [("gpu:1", False), ("shard:2", True), ("mps:50", True)])
 def test_parts_of_gpus_are_known(gres: str, *, part: bool) -> None:
     """Other jobs may use the same GPU then."""
-    assert asks_for_part(Resources(gres=gres)) is part
+    assert requests_part_of_gpu(Resources(gres=gres)) is part
 
 
 def test_cpus_of_a_rank_are_stated_or_those_of_its_gpus() -> None:
     """What is stated counts; without GPUs the option by GPU gives none."""
     by_gpu: dict[str, Any] = {"additional_parameters": {"cpus_per_gpu": 6}}
-    assert cpus_of_task(Resources(gpus_per_node=4, tasks_per_node=2, **by_gpu)) == 12
-    assert cpus_of_task(Resources(gpus_per_node=4, cpus_per_task=3, **by_gpu)) == 3
-    assert cpus_of_task(Resources(**by_gpu)) == 1
+    assert count_cpus_per_rank(Resources(gpus_per_node=4, tasks_per_node=2, **by_gpu)) == 12
+    assert count_cpus_per_rank(Resources(gpus_per_node=4, cpus_per_task=3, **by_gpu)) == 3
+    assert count_cpus_per_rank(Resources(**by_gpu)) == 1

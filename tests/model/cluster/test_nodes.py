@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.model.cluster.nodes import compress_nodes, expand_nodes, task_counts
+from hpckit.model.cluster.nodes import compress_to_hostlist, expand_hostlist, parse_task_counts
 
 _NAMES = st.from_regex(r"[a-z][a-z0-9.-]{0,6}[0-9]{0,4}", fullmatch=True)
 _FAMILIES = st.builds(
@@ -20,14 +20,14 @@ _FAMILIES = st.builds(
 @given(st.lists(_NAMES, max_size=20))
 def test_compress_is_undone_by_expand(names: list[str]) -> None:
     """Any list of names comes back as it was: order, repetition and zeros kept."""
-    assert expand_nodes(compress_nodes(names)) == tuple(names)
+    assert expand_hostlist(compress_to_hostlist(names)) == tuple(names)
 
 
 @given(st.lists(_FAMILIES, max_size=4))
 def test_compress_of_numbered_families_is_undone_by_expand(families: list[list[str]]) -> None:
     """Names that differ in their number only come back as they were."""
     names = [name for family in families for name in family]
-    assert expand_nodes(compress_nodes(names)) == tuple(names)
+    assert expand_hostlist(compress_to_hostlist(names)) == tuple(names)
 
 
 @pytest.mark.parametrize(
@@ -44,16 +44,14 @@ def test_compress_of_numbered_families_is_undone_by_expand(families: list[list[s
 )
 def test_expand_knows_slurms_grammar(hostlist: str, names: tuple[str, ...]) -> None:
     """Ranges, lists, zero padding, several brackets and tails are multiplied out in order."""
-    assert expand_nodes(hostlist) == names
+    assert expand_hostlist(hostlist) == names
 
 
-@pytest.mark.parametrize(
-    "hostlist", ["n[1", "n1]", "n[[1]]", "a,,b", "a,", "n[]", "n[3-1]", "n[a]"]
-)
+@pytest.mark.parametrize("hostlist", ["n[1", "n1]", "n[[1]]", "a,,b", "a,", "n[]", "n[3-1]", "n[a]"])
 def test_expand_refuses_what_is_no_hostlist(hostlist: str) -> None:
     """Half a bracket, an empty item or a backward range is an error, not a name."""
     with pytest.raises(ValueError, match="hostlist"):
-        expand_nodes(hostlist)
+        expand_hostlist(hostlist)
 
 
 @pytest.mark.parametrize(
@@ -68,24 +66,22 @@ def test_expand_refuses_what_is_no_hostlist(hostlist: str) -> None:
 )
 def test_compress_writes_ranges_of_equal_width(names: list[str], hostlist: str) -> None:
     """Neighbours of one width share a bracket."""
-    assert compress_nodes(names) == hostlist
+    assert compress_to_hostlist(names) == hostlist
 
 
 def test_compress_is_short_for_a_thousand_nodes() -> None:
     """A big job fits on a line."""
-    assert compress_nodes(f"n{number:04d}" for number in range(1000)) == "n[0000-0999]"
+    assert compress_to_hostlist(f"n{number:04d}" for number in range(1000)) == "n[0000-0999]"
 
 
-@pytest.mark.parametrize(
-    ("text", "counts"), [("3", (3,)), ("3,1(x2)", (3, 1, 1)), ("2(x3)", (2, 2, 2))]
-)
+@pytest.mark.parametrize(("text", "counts"), [("3", (3,)), ("3,1(x2)", (3, 1, 1)), ("2(x3)", (2, 2, 2))])
 def test_task_counts_expand_repetitions(text: str, counts: tuple[int, ...]) -> None:
     """SLURM_TASKS_PER_NODE becomes one count per node."""
-    assert task_counts(text) == counts
+    assert parse_task_counts(text) == counts
 
 
 @pytest.mark.parametrize("text", ["", "x2", "3,", "3(2)", "-1", "3(x)"])
 def test_task_counts_refuse_anything_else(text: str) -> None:
     """What is no list of counts is an error naming the part."""
-    with pytest.raises(ValueError, match="no list of task counts"):
-        task_counts(text)
+    with pytest.raises(ValueError, match="not a list of task counts"):
+        parse_task_counts(text)

@@ -12,8 +12,8 @@ from hpckit.errors import UsageError
 from hpckit.model.environment.torch_version import (
     OLDEST_TORCH,
     check_torch_version,
-    is_older,
-    text_of,
+    format_version,
+    is_version_older,
 )
 
 
@@ -33,7 +33,7 @@ from hpckit.model.environment.torch_version import (
 )
 def test_versions_are_compared_as_numbers(version: str | None, *, older: bool) -> None:
     """2.10 is newer than 2.9; what cannot be read is not refused."""
-    assert is_older(version, (2, 9)) == older
+    assert is_version_older(version, (2, 9)) == older
 
 
 def test_old_torch_is_one_error_that_says_what_to_install() -> None:
@@ -49,4 +49,4 @@ def test_oldest_version_is_the_packages_own() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
     extra = project["project"]["optional-dependencies"]["train"]
     (wanted,) = (one for one in extra if one.startswith("torch"))
-    assert re.search(r">=([\d.]+)", wanted)[1] == text_of(OLDEST_TORCH)  # type: ignore[index]
+    assert re.search(r">=([\d.]+)", wanted)[1] == format_version(OLDEST_TORCH)  # type: ignore[index]

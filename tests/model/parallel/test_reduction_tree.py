@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hpckit.errors import UsageError
 from hpckit.model.parallel.reduction_tree import (
     TreeNode,
-    leaves_of_ranks,
-    share_of_groups,
-    transfers,
+    assign_tree_leaves_to_ranks,
+    compute_whole_group_batch_share,
+    list_partial_sum_transfers,
 )
 
 Tree = str | tuple["Tree", "Tree"]
@@ -22,14 +22,14 @@ def summed(leaves: list[range]) -> Tree:
     ranks: list[dict[TreeNode, Tree]] = [{} for _ in leaves]
 
     def add(rank: int, node: TreeNode, tree: Tree) -> None:
-        while node.is_right and node.sibling in ranks[rank]:
+        while node.is_right_child and node.sibling in ranks[rank]:
             tree, node = (ranks[rank].pop(node.sibling), tree), node.parent
         ranks[rank][node] = tree
 
     for rank, own in enumerate(leaves):
         for leaf in own:
             add(rank, TreeNode(0, leaf), str(leaf))
-    for node, sender, receiver in transfers(leaves):
+    for node, sender, receiver in list_partial_sum_transfers(leaves):
         add(receiver, node, ranks[sender].pop(node))
     assert all(not left for left in ranks[1:])
     ((_, tree),) = ranks[0].items()
@@ -45,13 +45,11 @@ def whole(leaves: range) -> Tree:
 
 
 @given(levels=st.integers(0, 5), parts=st.sampled_from((1, 2)), data=st.data())
-def test_sum_is_the_same_tree_on_any_number_of_ranks(
-    levels: int, parts: int, data: st.DataObject
-) -> None:
+def test_sum_is_the_same_tree_on_any_number_of_ranks(levels: int, parts: int, data: st.DataObject) -> None:
     """Also where ranks have unequal numbers of groups: 3, 5, 6, 7 of 8."""
     full = 2**levels
     size = data.draw(st.integers(1, full))
-    leaves = leaves_of_ranks(size, full, parts)
+    leaves = assign_tree_leaves_to_ranks(size, full, parts)
     assert [leaf for own in leaves for leaf in own] == list(range(full * parts))
     assert summed(leaves) == whole(range(full * parts))
 
@@ -61,16 +59,16 @@ def test_shares_are_whole_groups(levels: int, each: int, data: st.DataObject) ->
     """Together all rows, in order; a group is the rows of a data rank that was asked for."""
     full = 2**levels
     size = data.draw(st.integers(1, full))
-    shares = [share_of_groups(each * full, rank, size, full) for rank in range(size)]
-    assert [row for one in shares for row in range(one.start, one.stop)] == list(range(each * full))
-    assert all(len(one) % each == 0 and len(one) for one in shares)
+    shares = [compute_whole_group_batch_share(each * full, rank, size, full) for rank in range(size)]
+    assert [row for share in shares for row in range(share.start, share.stop)] == list(range(each * full))
+    assert all(len(share) % each == 0 and len(share) for share in shares)
 
 
 def test_what_makes_no_groups_is_refused() -> None:
     """Rows that do not divide, and more ranks than groups."""
     with pytest.raises(UsageError, match="10 rows is not 4 equal groups"):
-        share_of_groups(10, 0, 2, 4)
+        compute_whole_group_batch_share(10, 0, 2, 4)
     with pytest.raises(UsageError, match="has 4 groups"):
-        share_of_groups(16, 0, 5, 4)
+        compute_whole_group_batch_share(16, 0, 5, 4)
     with pytest.raises(ValueError, match="3 leaves"):
-        list(transfers([range(3)]))
+        list(list_partial_sum_transfers([range(3)]))

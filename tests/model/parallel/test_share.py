@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from hpckit.model.parallel.sample_order import SampleOrder
 from hpckit.model.parallel.settings import BatchRule, Parallel
-from hpckit.model.parallel.share import cut_rows, even_pieces, pieces_needed, share_batch
+from hpckit.model.parallel.share import (
+    compute_batch_share,
+    count_equal_microbatches_to_fit,
+    count_microbatches_to_fit_memory,
+    split_rows,
+)
 
 SIZES = st.integers(1, 9)
 
@@ -19,26 +24,24 @@ SIZES = st.integers(1, 9)
 def test_no_piece_has_more_rows_than_were_planned(rows: int, full: int, lost: int) -> None:
     """All data ranks cut their rows into as many pieces, none larger than in the full layout."""
     size = min(max(full - lost, 1), rows)
-    shares = [share_batch(rows, rank, size) for rank in range(size)]
+    shares = [compute_batch_share(rows, rank, size) for rank in range(size)]
     planned = -(-rows // full)
-    count = pieces_needed(rows, size, full)
-    for one in shares:
-        pieces = cut_rows(len(one), count)
-        assert list(chain(*(range(len(one))[piece] for piece in pieces))) == list(range(len(one)))
+    count = count_microbatches_to_fit_memory(rows, size, full)
+    for share in shares:
+        pieces = split_rows(len(share), count)
+        assert list(chain(*(range(len(share))[piece] for piece in pieces))) == list(range(len(share)))
         assert max(piece.stop - piece.start for piece in pieces) <= planned
     assert (count == 1) is (max(map(len, shares)) <= planned)
 
 
-@given(
-    rows=st.integers(1, 60), full=SIZES, lost=st.integers(0, 8), multiple=st.sampled_from((1, 2, 4))
-)
+@given(rows=st.integers(1, 60), full=SIZES, lost=st.integers(0, 8), multiple=st.sampled_from((1, 2, 4)))
 def test_even_pieces_are_even_on_every_rank(rows: int, full: int, lost: int, multiple: int) -> None:
     """A pipeline's pieces have one size, which it takes; else the batch stays whole."""
     size = min(max(full - lost, 1), rows)
-    count = even_pieces(rows, size, full, lambda each: each % multiple == 0)
+    count = count_equal_microbatches_to_fit(rows, size, full, lambda each: each % multiple == 0)
     if count > 1:
         for rank in range(size):
-            share = len(share_batch(rows, rank, size))
+            share = len(compute_batch_share(rows, rank, size))
             assert share % count == 0
             assert share // count % multiple == 0
             assert share // count <= -(-rows // full)
@@ -66,14 +69,14 @@ def test_scaled_batches_have_each_sample_once_and_in_order(
         for step in range(saved + lost):
             first = here * asked
             assert first.denominator == 1
-            shares = [share_batch(each * size, rank, size) for rank in range(size)]
-            assert {len(one) for one in shares} == {each}
-            numbers += chain(*(one.numbers(int(first)) for one in shares))
+            shares = [compute_batch_share(each * size, rank, size) for rank in range(size)]
+            assert {len(share) for share in shares} == {each}
+            numbers += chain(*(share.sample_numbers(int(first)) for share in shares))
             here += Fraction(size, full)
             position = here if step < saved else position
         seen += numbers[: saved * each * size]
     assert seen == list(range(len(seen)))
-    indices = order.indices(range(len(seen)))
+    indices = order.indices_of_samples(range(len(seen)))
     for epoch in range(len(seen) // length):
         assert sorted(indices[epoch * length : (epoch + 1) * length]) == list(range(length))
 

@@ -16,12 +16,12 @@ from hpckit.model.telemetry.vocabulary import (
     GpuSample,
     GpuTrouble,
     TelemetryEventKind,
-    nameless_gpu,
+    build_placeholder_uuid,
 )
-from hpckit.observe.gpu_choice import GpuChoice, gpu_choice
+from hpckit.observe.gpu_choice import GpuChoice, read_gpus_given_to_run
 from hpckit.observe.gpu_thread import GpuShares
-from hpckit.observe.nvml.backend import NvmlBackend, open_nvml
-from hpckit.observe.nvml.bindings import outdated_bindings
+from hpckit.observe.nvml.backend import NvmlBackend, open_nvml_backend
+from hpckit.observe.nvml.bindings import describe_deprecated_pynvml
 from hpckit.testing.nvml.fake_nvml import FakeNvml
 
 GIB = 1024**3
@@ -181,11 +181,7 @@ def test_xids_are_told_once_with_their_gpu(world: World) -> None:
     world.fake.xid(1, 79)
     _, sample = backend.sample(counters=True)
     (event,) = backend.events()
-    assert (event.kind, event.uuid, event.code) == (
-        TelemetryEventKind.xid,
-        world.fake.uuid(1),
-        79,
-    )
+    assert (event.kind, event.uuid, event.code) == (TelemetryEventKind.xid, world.fake.uuid(1), 79)
     assert sample.counters[GpuCounter.xids] == 1
     backend.sample(counters=False)
     assert backend.events() == ()
@@ -274,14 +270,16 @@ def test_job_with_mig_devices_measures_those_and_no_others(world: World) -> None
     world.fake.profile("h100", gpus=2, mig=(3, 4))
     every = world.open().devices()
     mine = next(one for one in every if one.parent == world.fake.uuid(0) and one.slices == 4)
-    backend = world.open(choice=gpu_choice({"CUDA_VISIBLE_DEVICES": mine.uuid}))
-    assert [one.uuid for one in backend.devices()] == [world.fake.uuid(0), mine.uuid]
+    backend = world.open(choice=read_gpus_given_to_run({"CUDA_VISIBLE_DEVICES": mine.uuid}))
+    assert [device.uuid for device in backend.devices()] == [world.fake.uuid(0), mine.uuid]
     assert [one.uuid for one in taken(backend, world.fake)] == [world.fake.uuid(0), mine.uuid]
-    assert world.open(choice=gpu_choice({"CUDA_VISIBLE_DEVICES": "MIG-none"})).devices() == ()
-    whole = next(one for one in backend.devices() if one.parent is None)
+    assert world.open(choice=read_gpus_given_to_run({"CUDA_VISIBLE_DEVICES": "MIG-none"})).devices() == ()
+    whole = next(device for device in backend.devices() if device.parent is None)
     shares = GpuShares(notes=None, by_parts=True)
-    shares.count(backend.devices(), 1.0)
-    assert shares.count(backend.devices(), 8.0) == {whole.uuid: pytest.approx(mine.slices or 0)}
+    shares.count_gpu_seconds_of_run(backend.devices(), 1.0)
+    assert shares.count_gpu_seconds_of_run(backend.devices(), 8.0) == {
+        whole.uuid: pytest.approx(mine.slices or 0)
+    }
 
 
 def test_a_gpu_of_someone_else_is_no_lost_gpu(world: World) -> None:
@@ -301,14 +299,12 @@ def test_a_gpu_of_someone_else_is_no_lost_gpu(world: World) -> None:
         ({"CUDA_VISIBLE_DEVICES": "GPU-0"}, 5),
     ],
 )
-def test_another_jobs_lost_gpu_is_not_this_jobs(
-    world: World, environ: dict[str, str], lost: int
-) -> None:
+def test_another_jobs_lost_gpu_is_not_this_jobs(world: World, environ: dict[str, str], lost: int) -> None:
     """It is in no sample, and NVML is not initialised anew because of it."""
     world.fake.profile("h100", gpus=8)
     world.fake.lose(lost)
     chosen = {name: value.replace("GPU-0", world.fake.uuid(0)) for name, value in environ.items()}
-    backend = world.open(choice=gpu_choice(chosen))
+    backend = world.open(choice=read_gpus_given_to_run(chosen))
     first = backend.devices()
     world.time = 10000
     assert [one.uuid for one in backend.sample(counters=True)] == [world.fake.uuid(0)]
@@ -322,7 +318,7 @@ def test_a_gpu_that_was_lost_from_the_beginning_comes_back_as_itself(world: Worl
     world.fake.lose(1)
     backend = world.open()
     lost = {one.uuid: one.troubles for one in backend.sample(counters=True)}
-    assert lost[nameless_gpu(1)] == {GpuTrouble.lost}
+    assert lost[build_placeholder_uuid(1)] == {GpuTrouble.lost}
     world.fake.find(1)
     world.time = 1000
     found = {one.uuid: one.troubles for one in backend.sample(counters=True)}
@@ -357,14 +353,14 @@ def test_gpm_samples_are_freed(world: World) -> None:
 def test_a_node_without_a_driver_has_no_gpus(nvml: FakeNvml) -> None:
     """No driver is no error, and no remark."""
     assert not nvml.file.exists()
-    assert open_nvml(gpm=True, choice=GpuChoice(whole_node=True)) == (None, "")
+    assert open_nvml_backend(gpm=True, choice=GpuChoice(whole_node=True)) == (None, "")
 
 
 def test_a_driver_that_refuses_is_remarked(nvml: FakeNvml) -> None:
     """A library that does not fit the driver is worth a note."""
     nvml.profile("h100")
     nvml.change({"return.nvmlInitWithFlags": 18})
-    backend, note = open_nvml(gpm=True, choice=GpuChoice(whole_node=True))
+    backend, note = open_nvml_backend(gpm=True, choice=GpuChoice(whole_node=True))
     assert backend is None
     assert "mismatch" in note
 
@@ -375,5 +371,5 @@ def test_the_old_distribution_is_warned_of() -> None:
     def absent(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
-    assert outdated_bindings(absent) == ""
-    assert "pip uninstall pynvml" in outdated_bindings(lambda _: "11.5.0")
+    assert describe_deprecated_pynvml(absent) == ""
+    assert "pip uninstall pynvml" in describe_deprecated_pynvml(lambda _: "11.5.0")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.observe.gpus import parse_cpus, read_gpu_cpus
-from hpckit.planning.jobs.cpu_binding import bind_ranks
+from hpckit.observe.gpus import parse_cpu_list, read_gpu_cpus
+from hpckit.planning.jobs.cpu_binding import plan_cpu_binding
 from hpckit.testing.nvml.fake_nvml import FakeNvml
 
 CPUS = st.sets(st.integers(0, 15)).map(frozenset)
@@ -34,10 +34,7 @@ def test_cpus_are_those_of_the_gpus_in_the_order_of_ranks(root: Path, nvml: Fake
     """CUDA_VISIBLE_DEVICES orders them, by number or by UUID, and leaves others out."""
     assert read_gpu_cpus({}, root) == (FIRST, SECOND)
     assert read_gpu_cpus({"CUDA_VISIBLE_DEVICES": "1,0"}, root) == (SECOND, FIRST)
-    assert read_gpu_cpus({"CUDA_VISIBLE_DEVICES": f"{nvml.uuid(1)},{nvml.uuid(0)}"}, root) == (
-        SECOND,
-        FIRST,
-    )
+    assert read_gpu_cpus({"CUDA_VISIBLE_DEVICES": f"{nvml.uuid(1)},{nvml.uuid(0)}"}, root) == (SECOND, FIRST)
     assert read_gpu_cpus({"CUDA_VISIBLE_DEVICES": "1"}, root) == (SECOND,)
 
 
@@ -53,7 +50,7 @@ def test_unknown_cpus_are_empty(root: Path, nvml: FakeNvml) -> None:
 )
 def test_lists_of_the_kernel_are_read(text: str, cpus: tuple[int, ...]) -> None:
     """What is no list is nothing."""
-    assert parse_cpus(text) == frozenset(cpus)
+    assert parse_cpu_list(text) == frozenset(cpus)
 
 
 @given(gpus=st.lists(CPUS, max_size=6), allowed=CPUS, ranks=st.integers(1, 6))
@@ -61,7 +58,7 @@ def test_ranks_are_bound_to_cpus_of_the_job_next_to_their_gpu(
     gpus: list[frozenset[int]], allowed: frozenset[int], ranks: int
 ) -> None:
     """Never to others; not at all without one known GPU for each; those too far away are named."""
-    binding = bind_ranks(gpus, allowed, ranks)
+    binding = plan_cpu_binding(gpus, allowed, ranks)
     assert len(binding.cpus) == ranks
     if len(gpus) != ranks:
         assert set(binding.cpus) == {frozenset()}
@@ -94,6 +91,6 @@ def test_no_rank_is_left_with_less_than_its_share(
 ) -> None:
     """Slurm may give a job a whole socket and little of the other: all ranks would wait there."""
     gpus = [SOCKETS[0], SOCKETS[0], SOCKETS[1], SOCKETS[1]]
-    binding = bind_ranks(gpus, allowed, 4)
+    binding = plan_cpu_binding(gpus, allowed, 4)
     assert [len(cpus) for cpus in binding.cpus] == counts
     assert binding.scarce == scarce

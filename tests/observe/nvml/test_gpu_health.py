@@ -13,8 +13,8 @@ from hpckit.testing.nvml.fake_nvml import FakeNvml
 
 ASK = """
 import json, os
-from hpckit.observe.gpus import read_driver
-found = read_driver(os.environ, lost=True).gpus
+from hpckit.observe.gpus import read_driver_and_gpus
+found = read_driver_and_gpus(os.environ, lost=True).gpus
 print(json.dumps([(one.name, one.power_limit_w, one.nvlinks) for one in found]))
 """
 

@@ -14,10 +14,10 @@ from tiers import thorough
 from waiting import until
 
 from hpckit.model.events import LocalStarted
-from hpckit.operations.notices.addresses import find_destinations
-from hpckit.record.launch_events import merged_events
+from hpckit.operations.notices.addresses import find_notice_destinations
+from hpckit.record.launch_events import read_merged_events
 from hpckit.record.layout import LaunchPaths
-from hpckit.record.process import alive
+from hpckit.record.process import is_process_alive
 
 __all__ = ["shell"]
 
@@ -50,8 +50,8 @@ def settled(shell: Any) -> Path:
     """Wait until the executor of the latest launch has exited; return the launch's folder."""
     folder = shell.outputs[-1]
     assert isinstance(folder, Path)
-    *_, last = (e for e in merged_events(LaunchPaths(folder)) if isinstance(e, LocalStarted))
-    until(lambda: alive(last.host, last.pid, last.started) is not True)
+    *_, last = (e for e in read_merged_events(LaunchPaths(folder)) if isinstance(e, LocalStarted))
+    until(lambda: is_process_alive(last.host, last.pid, last.started) is not True)
     return folder
 
 
@@ -128,10 +128,10 @@ def test_security_file_of_addresses_is_a_regular_file_of_ones_own(
     pipe = shell.cwd.parent / "pipe"
     os.mkfifo(pipe, 0o600)
     said = shell("check", f"notify.file={pipe}", *TASK)
-    assert "is no regular file" in said.err
+    assert "is not a regular file" in said.err
     private = shell.cwd.parent / "addresses"
     private.write_text(f"https://host/{TOPIC}\n")
     private.chmod(0o600)
-    monkeypatch.setattr(find_destinations.__globals__["os"], "geteuid", lambda: 12345)
+    monkeypatch.setattr(find_notice_destinations.__globals__["os"], "geteuid", lambda: 12345)
     said = shell("check", f"notify.file={private}", *TASK)
     assert "not to you" in said.err

@@ -16,7 +16,7 @@ from notice_server import NoticeServer, notice_server
 
 from hpckit.model.settings import NoticeKind, UserNotice
 from hpckit.operations.notices.transports import DeliveryError, deliver
-from hpckit.planning.notices import read_destinations
+from hpckit.planning.notices import parse_notice_destinations
 
 NOTICE = UserNotice(
     key="finished-00001",
@@ -40,7 +40,7 @@ def server() -> Iterator[NoticeServer]:
 
 def send(address: str, *, limit_s: float = 5.0) -> None:
     """Send the notice to an address."""
-    (destination,) = read_destinations(address, "$HPCKIT_NOTIFY")
+    (destination,) = parse_notice_destinations(address, "$HPCKIT_NOTIFY")
     environ = {**os.environ, "HPCKIT_NOTIFY": address}
     deliver(destination, NOTICE, environ, limit_s)
 
@@ -97,9 +97,7 @@ def test_slow_server_is_given_up(server: NoticeServer) -> None:
 def test_command_gets_json_and_no_address(tmp_path: Path) -> None:
     """On standard input; no shell reads its words, and its environment has no address."""
     program, got = tmp_path / "take", tmp_path / "got"
-    program.write_text(
-        f'#!/bin/sh\necho "$1" >{got}\necho "[$HPCKIT_NOTIFY]" >>{got}\ncat >>{got}\n'
-    )
+    program.write_text(f'#!/bin/sh\necho "$1" >{got}\necho "[$HPCKIT_NOTIFY]" >>{got}\ncat >>{got}\n')
     program.chmod(0o700)
     send(f"exec:{program} '$(id); x'")
     argument, variable, told = got.read_text().splitlines()
@@ -124,16 +122,16 @@ def test_command_that_is_killed_is_an_error() -> None:
 BESIDE = """
 import sys, threading, time
 from pathlib import Path
-from hpckit.runtime.left_behind import adopt_orphans, end_left_behind
+from hpckit.runtime.left_behind import become_subreaper, end_orphans
 from operations.notices.test_transports import send
 folder = Path(sys.argv[1])
-adopt_orphans()
+become_subreaper()
 words = f"until [ -e {folder}/go ]; do sleep 0.05; done; cat > {folder}/told"
 telling = threading.Thread(target=send, args=[f'exec:sh -c "echo > {folder}/began; {words}"'])
 telling.start()
 while not (folder / "began").exists():
     time.sleep(0.01)
-assert end_left_behind() == []
+assert end_orphans() == []
 (folder / "go").touch()
 telling.join()
 """
@@ -143,9 +141,7 @@ def test_command_lives_on_when_what_ranks_left_behind_is_ended(tmp_path: Path) -
     """A supervisor that brings back its agents ends orphans, and not its own notices."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     words = [sys.executable, "-c", BESIDE, str(tmp_path)]
-    done = subprocess.run(
-        words, env=environ, check=False, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run(words, env=environ, check=False, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads((tmp_path / "told").read_text())["launch"] == "a-1"
 

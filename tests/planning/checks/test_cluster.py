@@ -13,8 +13,8 @@ import pytest
 from hpckit.model.cluster.site import Association, NodeGroup, Partition, Qos, Site, SiteSettings
 from hpckit.model.finding import Finding, Severity
 from hpckit.model.plan import SharedJobSpec
-from hpckit.planning.checks.cluster import preflight
-from hpckit.planning.jobs.shared_jobs import merged_job
+from hpckit.planning.checks.cluster import find_cluster_problems
+from hpckit.planning.jobs.shared_jobs import build_shared_job
 
 PlanMaker = Callable[..., Any]
 
@@ -59,7 +59,7 @@ def found(plan_of_one_job: PlanMaker) -> Callable[..., tuple[Finding, ...]]:
     """Return a function that checks a job which asks for the given resources."""
 
     def _found(site: Site = SITE, **asked: Any) -> tuple[Finding, ...]:
-        return preflight(plan_of_one_job(Path("/launch"), **asked), site)
+        return find_cluster_problems(plan_of_one_job(Path("/launch"), **asked), site)
 
     return _found
 
@@ -91,11 +91,7 @@ def hours(count: float) -> timedelta:
             "4 tasks x 5 CPUs = 20; the largest node of partition cpu has 16",
         ),
         ({"cpus_per_task": 17}, "resources.cpus_per_task", "17 CPUs; the largest node of"),
-        (
-            {"mem_gb": 2.0},
-            "resources.mem_gb",
-            "2 GB; the largest node of partition cpu has 0.977 GB",
-        ),
+        ({"mem_gb": 2.0}, "resources.mem_gb", "2 GB; the largest node of partition cpu has 0.977 GB"),
         (
             {"gpus_per_node": 8, "cpus_per_task": 16, "nodes": 2, "partition": "gpu"},
             "resources.gpus_per_node",
@@ -129,8 +125,8 @@ def test_what_slurm_would_refuse_is_an_error_that_says_what_is_allowed(
 ) -> None:
     """Each error names the key, what is there or allowed, and what to do."""
     errors = [one for one in found(**asked) if one.severity is Severity.error]
-    assert key in [one.key for one in errors]
-    (mine,) = [one for one in errors if one.key == key and words in one.message]
+    assert key in [error.key for error in errors]
+    (mine,) = [error for error in errors if error.key == key and words in error.message]
     assert mine.hint
 
 
@@ -175,17 +171,13 @@ def test_what_slurm_may_take_is_a_warning(
     assert words in warning.message
 
 
-def test_what_is_not_known_is_not_held_against_a_launch(
-    found: Callable[..., tuple[Finding, ...]],
-) -> None:
+def test_what_is_not_known_is_not_held_against_a_launch(found: Callable[..., tuple[Finding, ...]]) -> None:
     """Where nobody answered, nothing is refused."""
     everything = {"partition": "x", "account": "y", "qos": "z", "timeout": hours(999), "nodes": 99}
     assert found(Site(), **everything, gpus_per_node=9, runs=9) == ()
 
 
-def test_limits_that_are_not_enforced_refuse_nothing(
-    found: Callable[..., tuple[Finding, ...]],
-) -> None:
+def test_limits_that_are_not_enforced_refuse_nothing(found: Callable[..., tuple[Finding, ...]]) -> None:
     """Without enforcement an account is any word, and a QOS that is none is only warned about."""
     free = replace(SITE, settings=SiteSettings(accounting=True))
     assert found(free, account="any", timeout=hours(4)) == ()
@@ -217,9 +209,7 @@ def test_options_that_exclude_each_other_are_errors(
     assert error.hint
 
 
-def test_options_that_are_not_given_contradict_nothing(
-    found: Callable[..., tuple[Finding, ...]],
-) -> None:
+def test_options_that_are_not_given_contradict_nothing(found: Callable[..., tuple[Finding, ...]]) -> None:
     """Null and false are no options."""
     unsaid = (("mem_per_cpu", None), ("mem_per_gpu", False))
     assert found(Site(), mem_gb=4.0, additional_parameters=unsaid) == ()
@@ -234,9 +224,7 @@ MIXED = replace(
 )
 
 
-def test_what_no_single_node_has_together_is_an_error(
-    found: Callable[..., tuple[Finding, ...]],
-) -> None:
+def test_what_no_single_node_has_together_is_an_error(found: Callable[..., tuple[Finding, ...]]) -> None:
     """Each wish fits some node, and all of them none: all are named, with what nodes have."""
     (finding,) = found(MIXED, gpus_per_node=4, cpus_per_task=16)
     assert finding.severity is Severity.error
@@ -282,21 +270,14 @@ def test_one_partition_of_several_that_fits_is_enough_for_a_shape(
     ],
 )
 def test_runs_that_share_a_job_are_added_up(
-    each: dict[str, Any],
-    slots: int,
-    key: str,
-    words: str,
-    hint: str,
-    plan_of_one_job: PlanMaker,
+    each: dict[str, Any], slots: int, key: str, words: str, hint: str, plan_of_one_job: PlanMaker
 ) -> None:
     """The sum is shown with how it comes about; the hint names how many runs do fit."""
     (single,) = plan_of_one_job(Path("/launch"), **each).jobs
-    spec = SharedJobSpec(
-        runs_per_job=slots, runs_per_gpu=1, slots=slots, jobs=1, each=single.resources
-    )
+    spec = SharedJobSpec(runs_per_job=slots, runs_per_gpu=1, slots=slots, jobs=1, each=single.resources)
     plan = plan_of_one_job(Path("/launch"))
-    job = merged_job(0, "demo", range(slots), spec, requeue=False)
-    (finding,) = preflight(replace(plan, jobs=(job,)), SITE)
+    job = build_shared_job(0, "demo", range(slots), spec, requeue=False)
+    (finding,) = find_cluster_problems(replace(plan, jobs=(job,)), SITE)
     assert (finding.key, finding.severity) == (key, Severity.error)
     assert words in finding.message
     assert hint in finding.hint

@@ -6,7 +6,7 @@ import pytest
 
 from hpckit.errors import ConfigError
 from hpckit.model.launch import Checkpoint, Cluster, LaunchConfig
-from hpckit.planning.checks.config import check_settings
+from hpckit.planning.checks.config import check_settings_are_consistent
 
 
 @pytest.mark.parametrize(
@@ -33,32 +33,34 @@ def test_entry_point_of_another_form_is_answered_with_the_right_one(
 ) -> None:
     """A file, a path, a dotted name: what is meant is written out."""
     with pytest.raises(ConfigError, match=said) as caught:
-        check_settings(LaunchConfig(entry_point=given))
+        check_settings_are_consistent(LaunchConfig(entry_point=given))
     assert caught.value.hint.startswith(f"write entry_point={meant}")
 
 
 @pytest.mark.parametrize(
     ("cluster", "said", "example"),
     [
-        (Cluster(pue=0.9), "cluster.pue is 0.9; it has to be at least 1", "pue=1.2"),
+        (Cluster(pue=0.9), "cluster.pue is 0.9; it must be at least 1", "pue=1.2"),
         (Cluster(pue=float("nan")), "cluster.pue is nan", "pue=1.2"),
-        (Cluster(price_per_gpu_hour=-1), "hour is -1; it has to be at least 0", "hour=1.5"),
+        (Cluster(price_per_gpu_hour=-1), "hour is -1; it must be at least 0", "hour=1.5"),
         (Cluster(carbon_g_per_kwh=float("inf")), "carbon_g_per_kwh is inf", "kwh=350"),
     ],
 )
 def test_prices_that_cannot_be_are_refused(cluster: Cluster, said: str, example: str) -> None:
     """Energy and money are not computed from nonsense; the hint has a usual value."""
     with pytest.raises(ConfigError, match=said) as caught:
-        check_settings(LaunchConfig(entry_point="a:b", cluster=cluster))
+        check_settings_are_consistent(LaunchConfig(entry_point="a:b", cluster=cluster))
     assert caught.value.hint.endswith(example)
-    check_settings(LaunchConfig(entry_point="a:b", cluster=Cluster(pue=1, price_per_gpu_hour=0)))
+    check_settings_are_consistent(
+        LaunchConfig(entry_point="a:b", cluster=Cluster(pue=1, price_per_gpu_hour=0))
+    )
 
 
 def test_relative_path_of_weights_is_refused() -> None:
     """Ranks start in a folder of the run; the hint has what a shell makes the whole path of."""
     task = LaunchConfig(entry_point="a:b", checkpoint=Checkpoint(weights="out/m.safetensors"))
     with pytest.raises(ConfigError, match="is a relative path") as caught:
-        check_settings(task)
+        check_settings_are_consistent(task)
     assert '"$PWD/out/m.safetensors"' in caught.value.hint
     for path in ("/models/m.pt", "~/m.pt"):
-        check_settings(LaunchConfig(entry_point="a:b", checkpoint=Checkpoint(weights=path)))
+        check_settings_are_consistent(LaunchConfig(entry_point="a:b", checkpoint=Checkpoint(weights=path)))

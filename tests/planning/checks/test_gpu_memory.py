@@ -13,7 +13,7 @@ from hpckit.features.capacity.gpus import GPUS
 from hpckit.model.cluster.site import NodeGroup, Site
 from hpckit.model.finding import Finding, Severity
 from hpckit.model.parallel.model_check import CheckedModel, StageMemory
-from hpckit.planning.checks.gpu_memory import gpu_memory_findings, largest_memory
+from hpckit.planning.checks.gpu_memory import find_gpu_memory_problems, max_gpu_memory_bytes
 
 GIB = 2**30
 SMALL = StageMemory(
@@ -30,14 +30,10 @@ Finder = Callable[..., tuple[Finding, ...]]
 def found(plan_of_one_job: Callable[..., Any]) -> Finder:
     """Return a function that checks a model in a job on nodes with these generic resources."""
 
-    def _found(
-        *nodes: Mapping[str, int], model: CheckedModel = MODEL, **asked: Any
-    ) -> tuple[Finding, ...]:
-        groups = tuple(
-            NodeGroup(partition="gpu", nodes=1, cpus=8, memory_mb=1, gres=one) for one in nodes
-        )
+    def _found(*nodes: Mapping[str, int], model: CheckedModel = MODEL, **asked: Any) -> tuple[Finding, ...]:
+        groups = tuple(NodeGroup(partition="gpu", nodes=1, cpus=8, memory_mb=1, gres=node) for node in nodes)
         plan = plan_of_one_job(Path("/launch"), **{"partition": "gpu"} | asked)
-        return tuple(gpu_memory_findings(plan, [model], Site(nodes=groups or None)))
+        return tuple(find_gpu_memory_problems(plan, [model], Site(nodes=groups or None)))
 
     return _found
 
@@ -101,15 +97,15 @@ def test_state_of_an_optimizer_counts_only_if_it_is_adam(found: Finder) -> None:
 @pytest.mark.parametrize("name", GPUS)
 def test_no_gpu_of_the_catalogue_has_more_than_is_assumed(name: str) -> None:
     """What is assumed of a type is never less than a GPU of it has."""
-    assumed = largest_memory(name.lower())
+    assumed = max_gpu_memory_bytes(name.lower())
     assert assumed is None or GPUS[name].memory <= assumed
 
 
 def test_part_of_a_gpu_is_taken_for_a_whole_one() -> None:
     """A slice has less: what does not fit the whole surely does not fit it."""
-    assert largest_memory("nvidia_a100_3g.20gb") == 80 * GIB
-    assert largest_memory("a100x2") is None
-    assert largest_memory("") is None
+    assert max_gpu_memory_bytes("nvidia_a100_3g.20gb") == 80 * GIB
+    assert max_gpu_memory_bytes("a100x2") is None
+    assert max_gpu_memory_bytes("") is None
 
 
 def test_memory_of_a_fallback_layout_names_its_nodes(found: Finder) -> None:

@@ -10,9 +10,9 @@ from hpckit.errors import ConfigError
 from hpckit.model.finding import Finding
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Resources
 from hpckit.model.parallel.settings import Parallel
-from hpckit.planning.checks.config import check_settings
-from hpckit.planning.checks.slips import idle_sizes, word_slips
-from hpckit.planning.layout import layout_of
+from hpckit.planning.checks.config import check_settings_are_consistent
+from hpckit.planning.checks.slips import find_ineffective_overrides, warn_about_sizes_without_ranks
+from hpckit.planning.layout import plan_run_layout
 
 FSDP = {"replicate": 1, "shard": "rest"}
 
@@ -29,7 +29,7 @@ def settings(ranks: int = 2, **parallel: Any) -> LaunchConfig:
 
 def layout_slips(run: LaunchConfig, words: list[str]) -> list[Finding]:
     """Return the warnings about the layout of a run that these words asked for."""
-    return [*word_slips(run, words), *idle_sizes(run)]
+    return [*find_ineffective_overrides(run, words), *warn_about_sizes_without_ranks(run)]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_is_meant_is_not_warned_of(words: str, sizes: dict[str, Any], ranks
 def test_size_that_does_not_divide_is_named_as_it_was_written() -> None:
     """The key that the user wrote comes first, and the number of ranks once."""
     with pytest.raises(ConfigError) as refused:
-        layout_of(settings(shard=3))
+        plan_run_layout(settings(shard=3))
     words = "parallel.shard=3 does not divide the 2 ranks (1 node x 2) of the run"
     assert refused.value.message.startswith(words)
 
@@ -74,4 +74,4 @@ def test_size_that_does_not_divide_is_named_as_it_was_written() -> None:
 def test_more_ranks_than_a_machine_starts_are_refused(ranks: int) -> None:
     """Before anything makes a list of them, or a process for each."""
     with pytest.raises(ConfigError, match="there can be"):
-        check_settings(settings(ranks))
+        check_settings_are_consistent(settings(ranks))

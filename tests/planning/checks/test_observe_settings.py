@@ -9,13 +9,13 @@ import pytest
 from hpckit.errors import ConfigError
 from hpckit.model.launch import Cluster, LaunchConfig, Resources
 from hpckit.model.settings import Observe, Profile, ProfileTool
-from hpckit.planning.checks.config import check_settings
+from hpckit.planning.checks.config import check_settings_are_consistent
 
 
 def check_observe(observe: Observe, ranks: int = 8) -> None:
     """Check a run with these settings on so many ranks."""
     task = LaunchConfig(entry_point="a:b", cluster=Cluster(gpus_per_node=8), observe=observe)
-    check_settings(replace(task, resources=Resources(tasks_per_node=ranks)))
+    check_settings_are_consistent(replace(task, resources=Resources(tasks_per_node=ranks)))
 
 
 @pytest.mark.parametrize(

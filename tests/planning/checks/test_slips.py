@@ -7,19 +7,12 @@ from typing import Any
 
 import pytest
 
-from hpckit.model.launch import (
-    Cluster,
-    ClusterKind,
-    LaunchConfig,
-    Recovery,
-    Resources,
-    StragglerPolicy,
-)
+from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig, Recovery, Resources, StragglerPolicy
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.model.settings import NoticeKind, Notify, Observe, Profile, Tracker, TrackerKind
-from hpckit.planning.checks.slips import plan_slips, value_keys
-from hpckit.planning.plan import LaunchIdentity, make_plan
+from hpckit.planning.checks.slips import find_plan_mistakes, list_value_keys
+from hpckit.planning.plan import LaunchIdentity, build_launch_plan
 
 
 def plan(*words: str, kind: ClusterKind = ClusterKind.local, **given: Any) -> LaunchPlan:
@@ -27,7 +20,7 @@ def plan(*words: str, kind: ClusterKind = ClusterKind.local, **given: Any) -> La
     default: dict[str, Any] = {"entry_point": "train:main", "cluster": Cluster(kind=kind)}
     settings = LaunchConfig(**(default | given))
     point = SweepPoint(overrides=(), config=to_plain(settings), settings=settings)
-    return make_plan(
+    return build_launch_plan(
         [point],
         identity=LaunchIdentity(id="demo", created_at=datetime(2026, 1, 1, tzinfo=UTC)),
         folder="/f",
@@ -53,10 +46,10 @@ def test_variable_in_a_variable_is_said(value: str, shown: str | None) -> None:
     for key in ("env", "cluster.env"):
         cluster = Cluster(kind=ClusterKind.slurm, env={"T": value} if key != "env" else {})
         made = plan(env={"T": value} if key == "env" else {}, cluster=cluster)
-        found = plan_slips(made)
+        found = find_plan_mistakes(made)
         assert [one.key for one in found] == ([] if shown is None else [f"{key}.T"])
         for one in found:
-            assert one.message.startswith(f"{shown} in {key}.T stays as it is")
+            assert one.message.startswith(f"{shown} in {key}.T is not expanded")
             assert "${oc.env:" in one.hint
 
 
@@ -65,10 +58,10 @@ def test_variable_that_ranks_get_from_hpckit_is_said_to_have_no_effect(name: str
     """Dropped in silence, a site's own address or port would be looked for in vain."""
     for key in ("env", "cluster.env"):
         cluster = Cluster(kind=ClusterKind.slurm, env={name: "1"} if key != "env" else {})
-        (found,) = plan_slips(plan(env={name: "1"} if key == "env" else {}, cluster=cluster))
+        (found,) = find_plan_mistakes(plan(env={name: "1"} if key == "env" else {}, cluster=cluster))
         assert found.key == f"{key}.{name}"
         assert "has no effect: each rank gets its own" in found.message
-    assert plan_slips(plan(env={"MASTERS": "1", "NCCL_DEBUG": "INFO"})) == ()
+    assert find_plan_mistakes(plan(env={"MASTERS": "1", "NCCL_DEBUG": "INFO"})) == ()
 
 
 def test_what_was_typed_for_slurm_is_named_once() -> None:
@@ -77,7 +70,7 @@ def test_what_was_typed_for_slurm_is_named_once() -> None:
         *("+resources.additional_parameters.x=1", "resources.timeout_min=5", "cluster=local"),
         *("train:cluster.setup=[a:b]", "++cluster.modules=[cuda]", "params.partition=3"),
     )
-    (found,) = plan_slips(plan(*words))
+    (found,) = find_plan_mistakes(plan(*words))
     assert (
         "nothing reads cluster.modules, cluster.setup, resources.timeout_min, "
         "resources.additional_parameters: there" in found.message
@@ -87,9 +80,9 @@ def test_what_was_typed_for_slurm_is_named_once() -> None:
 def test_what_files_say_for_slurm_is_not_named() -> None:
     """An experiment that is meant for the cluster is tried here without a remark."""
     asked = Resources(timeout_min=60, partition="gpu", mem_gb=4)
-    assert plan_slips(plan("experiment=big", resources=asked)) == ()
+    assert find_plan_mistakes(plan("experiment=big", resources=asked)) == ()
     typed = plan("resources.timeout_min=60", kind=ClusterKind.slurm, resources=asked)
-    assert plan_slips(typed) == ()
+    assert find_plan_mistakes(typed) == ()
 
 
 IDLE: dict[str, dict[str, Any]] = {
@@ -111,26 +104,26 @@ BUSY: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("word", IDLE)
 def test_word_that_changes_nothing_is_said_if_it_was_typed(word: str) -> None:
     """A value in a file may be meant for other launches."""
-    (found,) = plan_slips(plan(word, **IDLE[word]))
+    (found,) = find_plan_mistakes(plan(word, **IDLE[word]))
     assert found.key == word.lstrip("+").partition("=")[0]
     assert found.message.startswith(f"{word.lstrip('+')} ")
     assert found.hint
-    assert plan_slips(plan(**IDLE[word])) == ()
+    assert find_plan_mistakes(plan(**IDLE[word])) == ()
 
 
 @pytest.mark.parametrize("word", BUSY)
 def test_word_with_what_it_needs_is_not_said(word: str) -> None:
     """One spare node, one planned step, one event is enough."""
-    assert plan_slips(plan(word, kind=ClusterKind.slurm, **BUSY[word])) == ()
+    assert find_plan_mistakes(plan(word, kind=ClusterKind.slurm, **BUSY[word])) == ()
 
 
 def test_keys_of_a_configuration_are_dotted() -> None:
     """Leaves alone; an empty mapping and a list are none and one."""
-    assert value_keys({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b", "d"}
+    assert list_value_keys({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b", "d"}
 
 
 def test_placeholders_are_looked_for_among_the_configured_keys() -> None:
     """`{lr}` is answered with the key that has it."""
     made = plan(entry_point=None, command="python train.py {lr}", params={"lr": 1})
-    (found,) = plan_slips(made)
+    (found,) = find_plan_mistakes(made)
     assert "${params.lr}" in found.hint

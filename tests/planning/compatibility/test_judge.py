@@ -25,8 +25,8 @@ from hpckit.model.environment.facts import (
 )
 from hpckit.model.finding import Severity
 from hpckit.model.plain import from_plain, to_plain
-from hpckit.planning.compatibility.cuda import runs_on
-from hpckit.planning.compatibility.judge import judge_environment
+from hpckit.planning.compatibility.cuda import supports_compute_capability
+from hpckit.planning.compatibility.judge import find_environment_problems
 
 GIB = 2**30
 TOKEN = "t"  # noqa: S105  # of a file, no secret
@@ -37,11 +37,7 @@ TORCH = TorchFacts(
 GPU = GpuFacts(name="NVIDIA H100", memory_bytes=80 * GIB, capability="9.0", mig=False)
 DRIVER = DriverFacts(version="580.65.06", cuda="13.0", gpus=(GPU,) * 4)
 UNKNOWN = EnvironmentFacts(
-    host="n1",
-    at=datetime(2026, 1, 1, tzinfo=UTC),
-    system="Linux",
-    kernel="6",
-    python=PYTHON,
+    host="n1", at=datetime(2026, 1, 1, tzinfo=UTC), system="Linux", kernel="6", python=PYTHON
 )
 
 
@@ -80,7 +76,7 @@ def judged(
     """Return level and fact of what is found of a good node with these changes."""
     clock = changes.pop("clock", ClockOffset(least_s=-1, most_s=5))
     node = replace(GOOD, **changes)
-    found = judge_environment(
+    found = find_environment_problems(
         EnvironmentComparison(here=here, node=node, asked=asked, clock=clock, token=TOKEN)
     )
     assert all(one.message and one.hint for one in found)
@@ -94,7 +90,7 @@ def variables(**given: str) -> dict[str, Any]:
 
 def with_folder(role: FolderRole, **given: Any) -> dict[str, Any]:
     """Return the change of one folder."""
-    others = tuple(one for one in GOOD.file_systems if one.role is not role)
+    others = tuple(system for system in GOOD.file_systems if system.role is not role)
     return {"file_systems": (*others, folder(role, **given))}
 
 
@@ -112,12 +108,7 @@ OUTPUT, SHM, HOME = FolderRole.output, FolderRole.shared_memory, FolderRole.home
 
 CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("error", "driver", driver(version="525.60.12", cuda="11.8"), driver(version="525.60.13")),
-    (
-        "error",
-        "driver",
-        driver(version="525.60.12", cuda=None),
-        driver(version="525.60", cuda="12"),
-    ),
+    ("error", "driver", driver(version="525.60.12", cuda=None), driver(version="525.60", cuda="12")),
     (
         "error",
         "driver",
@@ -180,29 +171,16 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
         "warning",
         "limit memlock",
         {"limits": replace(GOOD.limits, memlock=65536)},
-        {
-            "limits": replace(GOOD.limits, memlock=65536),
-            "network": NetworkFacts(infiniband_ports=0),
-        },
+        {"limits": replace(GOOD.limits, memlock=65536), "network": NetworkFacts(infiniband_ports=0)},
     ),
-    (
-        "warning",
-        "NCCL_IB_DISABLE",
-        variables(NCCL_IB_DISABLE="1"),
-        variables(NCCL_IB_DISABLE="0"),
-    ),
+    ("warning", "NCCL_IB_DISABLE", variables(NCCL_IB_DISABLE="1"), variables(NCCL_IB_DISABLE="0")),
     (
         "error",
         "NCCL_SOCKET_IFNAME",
         variables(NCCL_SOCKET_IFNAME="=lo"),
         variables(NCCL_SOCKET_IFNAME="^lo,docker"),
     ),
-    (
-        "warning",
-        "NCCL_P2P_DISABLE",
-        variables(NCCL_P2P_DISABLE="1"),
-        variables(NCCL_P2P_DISABLE=""),
-    ),
+    ("warning", "NCCL_P2P_DISABLE", variables(NCCL_P2P_DISABLE="1"), variables(NCCL_P2P_DISABLE="")),
     (
         "warning",
         "NCCL plugins",
@@ -221,12 +199,7 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
         {"clock": ClockOffset(least_s=-60, most_s=-2.1)},
         {"clock": ClockOffset(least_s=-60, most_s=-2.0)},
     ),
-    (
-        "warning",
-        "old pynvml",
-        {"python": replace(PYTHON, old_pynvml="11.5")},
-        {"python": PYTHON},
-    ),
+    ("warning", "old pynvml", {"python": replace(PYTHON, old_pynvml="11.5")}, {"python": PYTHON}),
 ]
 
 
@@ -248,7 +221,7 @@ def test_torch_that_is_too_old_is_an_error() -> None:
     """Also if both sides have the same: hpckit's checkpoints do not work with it."""
     facts = replace(UNKNOWN, torch=TorchFacts(installed=True, version="2.8.1+cu128"), token=TOKEN)
     compared = EnvironmentComparison(here=facts, node=facts, asked=ASKED, token=TOKEN)
-    (found,) = [one for one in judge_environment(compared) if one.key == "torch"]
+    (found,) = [one for one in find_environment_problems(compared) if one.key == "torch"]
     assert (found.severity, "need 2.9 or newer" in found.message) == (Severity.error, True)
 
 
@@ -257,10 +230,10 @@ def test_unknown_gives_no_finding(clock: ClockOffset | None) -> None:
     """Where nothing is known of both sides nothing is concluded."""
     bare = replace(UNKNOWN, token=TOKEN)
     compared = EnvironmentComparison(here=bare, node=bare, asked=ASKED, clock=clock, token=TOKEN)
-    assert judge_environment(compared) == ()
-    for one in fields(EnvironmentFacts):
-        if one.name not in {"host", "at", "system", "kernel", "python", "v", "token"}:
-            assert judged(**{one.name: getattr(UNKNOWN, one.name)}) == [], one.name
+    assert find_environment_problems(compared) == ()
+    for field in fields(EnvironmentFacts):
+        if field.name not in {"host", "at", "system", "kernel", "python", "v", "token"}:
+            assert judged(**{field.name: getattr(UNKNOWN, field.name)}) == [], field.name
 
 
 def test_level_follows_from_what_is_asked_for() -> None:
@@ -293,7 +266,7 @@ def test_home_of_the_same_host_is_no_finding() -> None:
 def test_one_machine_is_judged_alone() -> None:
     """Without a node, the rules of one machine are about this one."""
     alone = replace(GOOD, torch=replace(TORCH, installed=False))
-    found = judge_environment(EnvironmentComparison(here=alone, node=None, asked=ASKED))
+    found = find_environment_problems(EnvironmentComparison(here=alone, node=None, asked=ASKED))
     assert [one.key for one in found] == ["torch"]
 
 
@@ -321,7 +294,7 @@ def test_architectures_follow_the_rules_of_cuda(
     capability: str, built: tuple[str, ...], *, runs: bool
 ) -> None:
     """Binaries run within a major version, PTX on later ones, special code on its own GPU."""
-    assert runs_on(capability, built) is runs
+    assert supports_compute_capability(capability, built) is runs
 
 
 def test_facts_survive_json() -> None:

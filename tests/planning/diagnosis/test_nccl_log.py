@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpckit.planning.diagnosis.diagnose import diagnose
-from hpckit.planning.diagnosis.evidence import HostUse, NcclTransport, RunEvidence, read_nccl_log
+from hpckit.planning.diagnosis.diagnose import diagnose_run
+from hpckit.planning.diagnosis.evidence import HostUse, NcclTransport, RunEvidence, parse_nccl_log
 
 HEAD = "n1:4711:4711 [0] NCCL INFO "
 INFINIBAND = [
@@ -31,14 +31,14 @@ SOCKETS = [
 
 def test_infiniband_is_told() -> None:
     """The network, and NCCL's version."""
-    found = read_nccl_log(INFINIBAND)
+    found = parse_nccl_log(INFINIBAND)
     assert found == NcclTransport(network="IB", version="2.27.5+cuda12.9")
     assert not found.uses_sockets
 
 
 def test_sockets_are_told_with_the_reason() -> None:
     """What NCCL could not open is part of the answer."""
-    found = read_nccl_log(SOCKETS)
+    found = parse_nccl_log(SOCKETS)
     assert found.uses_sockets
     assert found.reason == "Failed to open libibverbs.so[.1]"
 
@@ -46,7 +46,7 @@ def test_sockets_are_told_with_the_reason() -> None:
 @pytest.mark.parametrize("network", ["AWS Libfabric", "IBext_v8", "NCCL_OFI"])
 def test_plugins_are_networks_of_their_own(network: str) -> None:
     """A plugin's name is kept, and it is no socket."""
-    found = read_nccl_log([f"{HEAD}Using network {network}"])
+    found = parse_nccl_log([f"{HEAD}Using network {network}"])
     assert found.network == network.split(maxsplit=1)[0]
     assert not found.uses_sockets
 
@@ -54,7 +54,7 @@ def test_plugins_are_networks_of_their_own(network: str) -> None:
 @given(st.lists(st.text(max_size=80)))
 def test_any_text_is_read(lines: list[str]) -> None:
     """Other lines, cut or damaged ones, say nothing."""
-    found = read_nccl_log(lines)
+    found = parse_nccl_log(lines)
     assert found.network is None
 
 
@@ -63,8 +63,8 @@ def test_sockets_beside_infiniband_are_a_verdict() -> None:
 
     def kinds(lines: list[str], ports: int | None) -> list[str]:
         host = HostUse(node="n1", seconds=60, samples=12, infiniband_ports=ports)
-        evidence = RunEvidence(hosts=(host,), nccl=read_nccl_log(lines))
-        return [f"{one.kind} {one.message}" for one in diagnose(evidence)]
+        evidence = RunEvidence(hosts=(host,), nccl=parse_nccl_log(lines))
+        return [f"{one.kind} {one.message}" for one in diagnose_run(evidence)]
 
     (words,) = kinds(SOCKETS, 2)
     assert words.startswith("communication_bound NCCL connects the nodes over sockets")

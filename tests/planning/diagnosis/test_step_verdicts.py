@@ -8,7 +8,7 @@ import pytest
 
 from hpckit.model.diagnosis.verdict import VerdictKind
 from hpckit.model.telemetry.rank_steps import RankSteps
-from hpckit.planning.diagnosis.diagnose import diagnose
+from hpckit.planning.diagnosis.diagnose import diagnose_run
 from hpckit.planning.diagnosis.evidence import GpuUse, RunEvidence, TimeShares
 
 
@@ -42,11 +42,7 @@ FULL = {"utilization": 0.99, "sm_activity": 0.92}
                 ranks=(steps(own_s=99.0),),
                 gpus=(used(1000, utilization=0.099),),
                 times=TimeShares(
-                    running_s=1000,
-                    restart_s=880,
-                    start_s=20,
-                    productive_s=100,
-                    failures={"hang": 2},
+                    running_s=1000, restart_s=880, start_s=20, productive_s=100, failures={"hang": 2}
                 ),
             ),
             {VerdictKind.restarts},
@@ -64,12 +60,12 @@ FULL = {"utilization": 0.99, "sm_activity": 0.92}
 )
 def test_verdicts_on_speed_are_about_steps(evidence: RunEvidence, kinds: set[VerdictKind]) -> None:
     """What GPUs do while a run starts, or while they compute anyway, slows no step."""
-    assert {one.kind for one in diagnose(evidence)} == kinds
+    assert {one.kind for one in diagnose_run(evidence)} == kinds
 
 
 @pytest.mark.parametrize("turn", [1, -1])
 def test_two_ranks_on_a_gpu_are_both_asked_why_it_is_idle(turn: int) -> None:
     """The order of ranks decides nothing."""
     ranks = (steps(own_s=99.0), steps(rank=1, own_s=5.0, data_s=95.0))[::turn]
-    found = diagnose(RunEvidence(ranks=ranks, gpus=(used(utilization=0.05),)))
+    found = diagnose_run(RunEvidence(ranks=ranks, gpus=(used(utilization=0.05),)))
     assert VerdictKind.gpu_idle in {one.kind for one in found}

@@ -34,7 +34,7 @@ class Cluster:
 
     def take(self, message: NodeSteps, node: str, at: float) -> None:
         """Have the watch hear a report."""
-        found, slow = self.watch.take_reports(message, node, None, at)
+        found, slow = self.watch.add_reports_and_get_news(message, node, None, at)
         for one in found:
             event = events.StragglerFound(at=AT, round=message.round, straggler=one)
             self.recorded.append(event)
@@ -76,8 +76,8 @@ def test_straggler_is_told_once_with_rank_node_and_gpu() -> None:
     assert (found.straggler.rank, found.straggler.node, found.straggler.gpu) == (3, "n1", "GPU-7")
     assert 0.4 < found.straggler.slower_by < 0.6
     assert cluster.told == [{"n1": "rank 3 on n1 takes 50 % longer than its peers"}]
-    record = RunRecord(id="x.0", index=0, overrides=(), folder="").fold(cluster.recorded)
-    assert [one.rank for one in record.stragglers] == [3]
+    record = RunRecord(id="x.0", index=0, overrides=(), folder="").apply_events(cluster.recorded)
+    assert [straggler.rank for straggler in record.stragglers] == [3]
 
 
 def test_straggler_that_becomes_much_slower_is_news_again() -> None:
@@ -87,8 +87,8 @@ def test_straggler_that_becomes_much_slower_is_news_again() -> None:
     cluster.slow = {0: 3.0}
     cluster.run(30)
     assert len(cluster.recorded) >= 2
-    record = RunRecord(id="x.0", index=0, overrides=(), folder="").fold(cluster.recorded)
-    assert [round(one.slower_by) for one in record.stragglers] == [2]
+    record = RunRecord(id="x.0", index=0, overrides=(), folder="").apply_events(cluster.recorded)
+    assert [round(straggler.slower_by) for straggler in record.stragglers] == [2]
 
 
 def test_equal_ranks_are_no_stragglers() -> None:
@@ -111,14 +111,14 @@ def test_round_begins_anew() -> None:
 def test_thousand_nodes_are_compared_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand nodes that report in turn cost a comparison each 2 s, not a thousand."""
     calls: list[int] = []
-    advance = StragglerDetector.advance
+    advance = StragglerDetector.add_reports
 
     def counted(self: StragglerDetector, reports: Iterable[RankSteps]) -> tuple[Straggler, ...]:
         some = list(reports)
         calls.append(len(some))
         return advance(self, some)
 
-    monkeypatch.setattr(StragglerDetector, "advance", counted)
+    monkeypatch.setattr(StragglerDetector, "add_reports", counted)
     cluster = Cluster(nodes=1000, slow={77: 1.5})
     cluster.run(10)
     assert cluster.ranks() == [77]
@@ -141,6 +141,4 @@ def test_damaged_reports_hold_nothing_up() -> None:
     for _ in range(10):
         cluster.take(broken, "n9", 0.0)
         cluster.run(3)
-    assert {
-        one.straggler.rank for one in cluster.recorded if isinstance(one, events.StragglerFound)
-    } == {1}
+    assert {one.straggler.rank for one in cluster.recorded if isinstance(one, events.StragglerFound)} == {1}

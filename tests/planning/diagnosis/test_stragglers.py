@@ -17,8 +17,8 @@ from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.planning.diagnosis.stragglers import (
     StragglerDetector,
     WindowBuilder,
-    compare,
-    medians_without,
+    compare_with_peers,
+    medians_of_others,
 )
 from hpckit.planning.diagnosis.thresholds import DEFAULT
 
@@ -30,12 +30,7 @@ SOON = DEFAULT.windows + 2
 
 
 def reports(
-    ranks: int,
-    slow: dict[int, float],
-    seed: int = 0,
-    *,
-    tail: float = 1.7,
-    noise: float = 0.05,
+    ranks: int, slow: dict[int, float], seed: int = 0, *, tail: float = 1.7, noise: float = 0.05
 ) -> Iterator[list[RankSteps]]:
     """Yield what ranks report, a few steps at a time, in any order.
 
@@ -79,7 +74,7 @@ def watched(told: Iterator[list[RankSteps]], ticks: int) -> StragglerDetector:
     """Return a detector after so many ticks."""
     detector = StragglerDetector()
     for _, some in zip(range(ticks), told, strict=False):
-        detector.advance(some)
+        detector.add_reports(some)
     return detector
 
 
@@ -119,7 +114,7 @@ def test_named_rank_has_node_gpu_and_times() -> None:
     assert one.own_s == pytest.approx(0.3)
     assert one.peers_s == pytest.approx(0.2)
     assert one.slower_by == pytest.approx(0.5)
-    assert one.loss == pytest.approx(0.1 / one.step_s)
+    assert one.lost_step_share == pytest.approx(0.1 / one.step_s)
 
 
 @given(seed=st.integers(0, 99), factor=st.floats(1.3, 4))
@@ -157,9 +152,9 @@ def test_warm_up_of_a_round_is_left_out() -> None:
     """Compilation in the first window is no sign; a new round has a warm-up of its own."""
     detector = StragglerDetector()
     for _ in range(6):
-        detector.begin_round()
+        detector.reset_for_new_round()
         for some in steady([0.2, 5.0], windows=1):
-            assert detector.advance(some) == ()
+            assert detector.add_reports(some) == ()
     assert detector.found == {}
 
 
@@ -215,24 +210,26 @@ def test_rank_with_few_steps_is_not_judged() -> None:
     """A rank that reported less than half of a window is left out of it."""
     builder = WindowBuilder(least_s=1.0, least_steps=10)
     some = [report(0, 0, 300, 300.0), report(1, 0, 4, 4.0), report(2, 0, 300, 300.0)]
-    first = builder.add(some)[0]
+    first = builder.build_windows_from_reports(some)[0]
     assert [one.rank for one in first] == [0, 2]
 
 
 def test_window_is_as_long_as_the_longer_of_time_and_steps() -> None:
     """Fast steps are gathered to two seconds, slow ones to ten steps."""
     fast = WindowBuilder(least_s=2.0, least_steps=10)
-    (window, *_) = fast.add([report(0, 0, 100, own_s=4.0, seconds=5.0)])
+    (window, *_) = fast.build_windows_from_reports([report(0, 0, 100, own_s=4.0, seconds=5.0)])
     assert window[0].steps == 40
     slow = WindowBuilder(least_s=2.0, least_steps=10)
-    (window, *_) = slow.add([report(0, 0, 100, own_s=400.0, seconds=500.0)])
+    (window, *_) = slow.build_windows_from_reports([report(0, 0, 100, own_s=400.0, seconds=500.0)])
     assert window[0].steps == 10
 
 
 def test_window_divides_reports_at_its_edge() -> None:
     """All time of the steps of a window is in it, however reports are cut."""
     builder = WindowBuilder(least_s=1.0, least_steps=10)
-    (window,) = builder.add([report(0, 0, 7, 7.0), report(0, 7, 7, 14.0), report(1, 0, 14, 14.0)])
+    (window,) = builder.build_windows_from_reports(
+        [report(0, 0, 7, 7.0), report(0, 7, 7, 14.0), report(1, 0, 14, 14.0)]
+    )
     first, second = window
     assert (first.steps, second.steps) == (10, 10)
     assert first.own_s == pytest.approx(7 + 6)
@@ -268,25 +265,18 @@ def test_vanished_rank_does_not_hold_up_the_others() -> None:
 def test_median_without_a_value_is_the_median_of_the_rest(values: list[float]) -> None:
     """The fast way to all of them gives what computing each alone gives."""
     slowly = [median(values[:place] + values[place + 1 :]) for place in range(len(values))]
-    assert medians_without(values) == pytest.approx(slowly)
+    assert medians_of_others(values) == pytest.approx(slowly)
 
 
 def test_ranks_without_time_are_not_compared() -> None:
     """A rank alone has no peers, and zero is no time."""
-    assert compare([report(0, 0)]) == []
-    assert compare([report(0, 0), replace(report(1, 0), own_s=0.0)]) == []
+    assert compare_with_peers([report(0, 0)]) == []
+    assert compare_with_peers([report(0, 0), replace(report(1, 0), own_s=0.0)]) == []
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    st.integers(0, 2**32),
-    st.integers(2, 6),
-    st.sampled_from([1.0, 1.3, 1.6]),
-    st.permutations(range(6)),
-)
-def test_permutation_of_ranks_changes_nothing(
-    seed: int, ranks: int, factor: float, other: list[int]
-) -> None:
+@given(st.integers(0, 2**32), st.integers(2, 6), st.sampled_from([1.0, 1.3, 1.6]), st.permutations(range(6)))
+def test_permutation_of_ranks_changes_nothing(seed: int, ranks: int, factor: float, other: list[int]) -> None:
     """Whoever is named under other numbers is the same, by the same times."""
     names = [one for one in other if one < ranks]
     told = [some for _, some in zip(range(SOON), reports(ranks, {0: factor}, seed), strict=False)]
@@ -312,7 +302,7 @@ class Cluster(RuleBasedStateMachine):
         self.slow = dict.fromkeys(range(ranks), 1.0)
         self.ever_slow: set[int] = set()
         self.step = 0
-        self.detector.begin_round()
+        self.detector.reset_for_new_round()
         self.known = dict(self.detector.found)
 
     @rule(ranks=st.integers(1, 9))
@@ -340,7 +330,7 @@ class Cluster(RuleBasedStateMachine):
                 report(rank, self.step, 10, 10 * OWN_S * load * factor * self.draw.gauss(1, 0.01))
                 for rank, factor in self.slow.items()
             ]
-            self.detector.advance(told[1:] if missing and len(told) > 2 else told)
+            self.detector.add_reports(told[1:] if missing and len(told) > 2 else told)
             self.step += 10
 
     @precondition(lambda self: max(self.slow.values()) > 1.0 and len(self.slow) > 1)
@@ -362,7 +352,7 @@ class Cluster(RuleBasedStateMachine):
         for one in self.detector.named:
             assert DEFAULT.least_windows <= one.windows <= one.judged <= DEFAULT.windows
             assert one.slower_by >= DEFAULT.straggler_excess
-            assert 0 < one.loss < 1
+            assert 0 < one.lost_step_share < 1
 
 
 TestCluster = Cluster.TestCase

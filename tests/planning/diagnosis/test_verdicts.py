@@ -15,14 +15,8 @@ from hpckit.model.diagnosis.verdict import Straggler, Verdict, VerdictKind, Verd
 from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, LaunchConfig, Resources
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.telemetry.rank_steps import RankSteps
-from hpckit.planning.diagnosis.diagnose import RULES, diagnose
-from hpckit.planning.diagnosis.evidence import (
-    GpuUse,
-    HostUse,
-    RunAllocation,
-    RunEvidence,
-    TimeShares,
-)
+from hpckit.planning.diagnosis.diagnose import RULES, diagnose_run
+from hpckit.planning.diagnosis.evidence import GpuUse, HostUse, RunAllocation, RunEvidence, TimeShares
 from hpckit.planning.diagnosis.thresholds import DEFAULT, Thresholds
 
 HOUR_S = 3600.0
@@ -176,12 +170,12 @@ def _named(scenarios: Iterable[tuple[Any, Any, str]]) -> list[str]:
 
 def kinds(evidence: RunEvidence) -> list[VerdictKind]:
     """Return the kinds of what is said."""
-    return [one.kind for one in diagnose(evidence)]
+    return [one.kind for one in diagnose_run(evidence)]
 
 
 def only(evidence: RunEvidence) -> Verdict:
     """Return the one thing that is said."""
-    (verdict,) = diagnose(evidence)
+    (verdict,) = diagnose_run(evidence)
     return verdict
 
 
@@ -211,10 +205,7 @@ def test_kinds_have_each_a_rule_and_a_scenario() -> None:
     tried = {kind for kind, _, _ in (*AT_LEAST, *AT_MOST)} | {VerdictKind.straggler}
     assert tried == set(VerdictKind)
     names = {field.name for field in fields(Thresholds)}
-    assert {name for rule in RULES for name in rule.thresholds} == names - {
-        "medium_loss",
-        "high_loss",
-    }
+    assert {name for rule in RULES for name in rule.thresholds} == names - {"medium_loss", "high_loss"}
 
 
 SCENARIOS: tuple[RunEvidence, ...] = (
@@ -227,7 +218,7 @@ SCENARIOS: tuple[RunEvidence, ...] = (
 @pytest.mark.parametrize("evidence", SCENARIOS)
 def test_verdict_has_a_number_a_consequence_and_a_remedy(evidence: RunEvidence) -> None:
     """Each message is a sentence with a number, each remedy says what to do."""
-    for verdict in diagnose(evidence):
+    for verdict in diagnose_run(evidence):
         assert any(letter.isdigit() for letter in verdict.message)
         assert verdict.message.endswith(".")
         assert len(verdict.remedy) > 20
@@ -249,12 +240,7 @@ FEW = times(checkpoint_s=HOUR_S * 0.2, saves=4, save_s=20.0, interval_s=100.0, m
         (saving(0.2).times, {"interval_steps": 10}, "a larger checkpoint.interval_steps", "_min"),
         (saving(0.2).times, {}, "set that higher", "interval_min"),
         (REDONE, {"interval_steps": 10}, "interval_steps than 10", "_min"),
-        (
-            restarting(0.2).times,
-            {},
-            "report shows when and where; it came from outside",
-            "hpckit logs",
-        ),
+        (restarting(0.2).times, {}, "report shows when and where; it came from outside", "hpckit logs"),
         (QUICK, {}, "spare_nodes=1", "interval"),
         (QUICK, {"spare_nodes": 1}, "containers", "spare"),
         (times(restart_s=HOUR_S * 0.2, planned=3), {}, "Shorten the start", "spare"),
@@ -375,7 +361,7 @@ def test_gpu_without_utilization_is_judged_by_sm_activity() -> None:
 def test_straggler_has_its_hardwares_side(some: dict[str, Any], word: str, remedy: str) -> None:
     """What its GPU says is in the message, and decides the remedy."""
     evidence = RunEvidence(gpus=(gpu(5, **some),), stragglers=(slow_rank(),))
-    (verdict,) = (one for one in diagnose(evidence) if one.kind is KIND.straggler)
+    (verdict,) = (one for one in diagnose_run(evidence) if one.kind is KIND.straggler)
     assert verdict.message.startswith(
         "Rank 5 (with GPU-5 on n1) took 30 % longer for its own work than its peers "
         "(0.26 s a step, they 0.2 s) in 18 of 20 windows"
@@ -388,10 +374,7 @@ def test_straggler_has_its_hardwares_side(some: dict[str, Any], word: str, remed
 def test_straggler_on_a_busy_node_needs_cpus() -> None:
     """Where the CPUs of its node are all busy, the remedy is more of them."""
     busy = host(node="n1", cores=16, cores_busy=15.8)
-    assert (
-        "resources.cpus_per_task"
-        in only(RunEvidence(hosts=(busy,), stragglers=(slow_rank(),))).remedy
-    )
+    assert "resources.cpus_per_task" in only(RunEvidence(hosts=(busy,), stragglers=(slow_rank(),))).remedy
 
 
 def test_busy_node_is_no_reason_if_another_rank_on_it_is_not_slow() -> None:
@@ -405,7 +388,7 @@ def test_busy_node_is_no_reason_if_another_rank_on_it_is_not_slow() -> None:
     assert "hpckit profile digits.3 --ranks 4,5 while it trains" in verdict.remedy
     assert "observe.profile.ranks=[4,5] observe.profile.at_step=100" in verdict.remedy
     both = (slow_rank(), slow_rank(rank=4, gpu="GPU-4"))
-    for one in diagnose(RunEvidence(ranks=peers, hosts=(busy,), stragglers=both)):
+    for one in diagnose_run(RunEvidence(ranks=peers, hosts=(busy,), stragglers=both)):
         assert "16 of 16 CPUs were busy" in one.message
 
 
@@ -421,10 +404,9 @@ def test_idle_gpus_beside_busy_cpus_need_cpus(pressure: float | None, *, cpus: b
 def test_gpu_without_a_rank_does_not_raise_what_waiting_costs() -> None:
     """The GPU of the rank is busy while it waits for data: nothing is lost, whatever idles."""
     evidence = RunEvidence(
-        ranks=(rank(0, data_s=100.0),),
-        gpus=(gpu(0, utilization=0.95), gpu(1, utilization=0.0)),
+        ranks=(rank(0, data_s=100.0),), gpus=(gpu(0, utilization=0.95), gpu(1, utilization=0.0))
     )
-    kinds = [one.kind for one in diagnose(evidence)]
+    kinds = [one.kind for one in diagnose_run(evidence)]
     assert KIND.input_bound not in kinds
     assert KIND.gpu_idle in kinds
 
@@ -475,14 +457,12 @@ def test_time_before_a_failure_was_noticed_is_told_from_the_restart() -> None:
         RunEvidence(times=times(running_s=29.0, checkpoint_s=20.0, saves=9)),
         RunEvidence(times=times(running_s=29.0, restart_s=20.0, failures={"signal": 1})),
         RunEvidence(times=times(checkpoint_s=2000.0, saves=2)),
-        RunEvidence(
-            hosts=(host(samples=9, cores_busy=0.0),), allocation=RunAllocation(cpus_per_node=64)
-        ),
+        RunEvidence(hosts=(host(samples=9, cores_busy=0.0),), allocation=RunAllocation(cpus_per_node=64)),
     ],
 )
 def test_too_few_samples_are_no_verdict(evidence: RunEvidence) -> None:
     """Nothing is said of what was seen for too short a time, however bad it looks."""
-    assert diagnose(evidence) == ()
+    assert diagnose_run(evidence) == ()
 
 
 def test_what_is_unknown_is_no_verdict() -> None:
@@ -494,7 +474,7 @@ def test_what_is_unknown_is_no_verdict() -> None:
     evidence = RunEvidence(
         ranks=ranks, gpus=gpus, hosts=hosts, times=TimeShares(running_s=9e3), allocation=asked
     )
-    assert diagnose(evidence) == ()
+    assert diagnose_run(evidence) == ()
 
 
 def test_healthy_run_is_told_that_nothing_is_wrong() -> None:
@@ -519,18 +499,15 @@ def everything() -> RunEvidence:
 
 def test_verdicts_are_sorted_by_severity_and_loss() -> None:
     """The worst comes first, whatever the order of the evidence."""
-    found = diagnose(everything())
+    found = diagnose_run(everything())
     order = [(list(VerdictSeverity).index(one.severity), -one.loss) for one in found]
     assert order == sorted(order)
     assert len({one.kind for one in found}) >= 7
     mixed = everything()
     shuffled = replace(
-        mixed,
-        ranks=mixed.ranks[::-1],
-        gpus=mixed.gpus[::-1],
-        stragglers=mixed.stragglers[::-1],
+        mixed, ranks=mixed.ranks[::-1], gpus=mixed.gpus[::-1], stragglers=mixed.stragglers[::-1]
     )
-    assert [one.kind for one in diagnose(shuffled)] == [one.kind for one in found]
+    assert [one.kind for one in diagnose_run(shuffled)] == [one.kind for one in found]
 
 
 @settings(max_examples=60, deadline=None)
@@ -541,21 +518,18 @@ def test_any_evidence_gets_verdicts_without_an_error(seed: int) -> None:
 
     def some(kind: type, **fixed: Any) -> Any:
         values = (None, 0, 1, draw.random(), draw.uniform(0, 1e12))
-        rest = [one.name for one in fields(kind) if one.name not in fixed and one.name != "group"]
+        rest = [field.name for field in fields(kind) if field.name not in fixed and field.name != "group"]
         return kind(**fixed, **{name: draw.choice(values) for name in rest})
 
     evidence = RunEvidence(
         ranks=tuple(
-            some(RankSteps, rank=one, node="n", gpu=f"GPU-{one}", steps=50, seconds=100.0)
-            for one in range(3)
+            some(RankSteps, rank=one, node="n", gpu=f"GPU-{one}", steps=50, seconds=100.0) for one in range(3)
         ),
-        gpus=tuple(
-            some(GpuUse, uuid=f"GPU-{one}", node="n", seconds=99.0, samples=50) for one in range(3)
-        ),
+        gpus=tuple(some(GpuUse, uuid=f"GPU-{one}", node="n", seconds=99.0, samples=50) for one in range(3)),
         hosts=(some(HostUse, node="n", seconds=99.0, samples=50),),
         stragglers=(slow_rank(),),
     )
-    for verdict in diagnose(evidence):
+    for verdict in diagnose_run(evidence):
         assert 0 <= verdict.loss <= 1
 
 
@@ -563,5 +537,5 @@ def test_any_evidence_gets_verdicts_without_an_error(seed: int) -> None:
 def test_run_without_a_step_has_no_verdict_on_its_speed(share: float) -> None:
     """GPUs that something else keeps busy, or that wait for the first step, say nothing of it."""
     for scenario in (waiting, communicating, active, powerful, moving, starved, gaps, one_idle):
-        assert diagnose(replace(scenario(share), trained=False)) == ()
+        assert diagnose_run(replace(scenario(share), trained=False)) == ()
     assert kinds(replace(hot(1.0), trained=False)) == [VerdictKind.throttled]

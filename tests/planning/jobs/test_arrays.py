@@ -10,7 +10,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.cluster.site import NO_LIMITS, SubmitLimits
 from hpckit.model.launch import LaunchConfig, Resources
 from hpckit.model.search import Sweep
-from hpckit.planning.jobs.shared_jobs import BACKLOG_JOBS, chunks, throttle
+from hpckit.planning.jobs.shared_jobs import BACKLOG_JOBS, find_max_concurrent_runs, split_runs_into_arrays
 
 BOUND = st.none() | st.integers(1, 300)
 
@@ -21,7 +21,7 @@ def test_chunks_keep_every_run_once_and_within_the_limits(
 ) -> None:
     """In order, none lost, none twice; and two fit into the queue where not all do."""
     limits = SubmitLimits(array_index=index, array_tasks=tasks, queued=queued)
-    parts = chunks(range(count), limits)
+    parts = split_runs_into_arrays(range(count), limits)
     assert [run for part in parts for run in part] == list(range(count))
     largest = max(map(len, parts))
     assert all(largest <= bound for bound in (index, tasks) if bound is not None)
@@ -31,18 +31,18 @@ def test_chunks_keep_every_run_once_and_within_the_limits(
 
 def test_chunks_are_as_few_as_can_be() -> None:
     """Without limits there is one array; MaxArraySize caps the index, so that it is the size."""
-    assert chunks(range(5000), NO_LIMITS) == (tuple(range(5000)),)
-    sizes = [len(part) for part in chunks(range(2100), SubmitLimits(array_index=1001))]
+    assert split_runs_into_arrays(range(5000), NO_LIMITS) == (tuple(range(5000)),)
+    sizes = [len(part) for part in split_runs_into_arrays(range(2100), SubmitLimits(array_index=1001))]
     assert sizes == [1001, 1001, 98]
 
 
 def test_throttle_counts_runs_and_their_gpus() -> None:
     """The narrower bound holds, for runs of this size."""
     four = Resources(nodes=2, gpus_per_node=2)
-    assert throttle(LaunchConfig()) is None
-    assert throttle(LaunchConfig(sweep=Sweep(max_concurrent=5))) == 5
-    assert throttle(LaunchConfig(sweep=Sweep(max_gpus=9), resources=four)) == 2
+    assert find_max_concurrent_runs(LaunchConfig()) is None
+    assert find_max_concurrent_runs(LaunchConfig(sweep=Sweep(max_concurrent=5))) == 5
+    assert find_max_concurrent_runs(LaunchConfig(sweep=Sweep(max_gpus=9), resources=four)) == 2
     bounds = Sweep(max_concurrent=1, max_gpus=9)
-    assert throttle(LaunchConfig(sweep=bounds, resources=four)) == 1
+    assert find_max_concurrent_runs(LaunchConfig(sweep=bounds, resources=four)) == 1
     with pytest.raises(ConfigError, match=r"sweep\.max_gpus is 3, and one run asks for 4"):
-        throttle(LaunchConfig(sweep=Sweep(max_gpus=3), resources=four))
+        find_max_concurrent_runs(LaunchConfig(sweep=Sweep(max_gpus=3), resources=four))

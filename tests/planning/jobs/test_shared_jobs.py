@@ -20,17 +20,17 @@ from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec, LaunchPlan, SweepPoint
 from hpckit.model.search import Sweep
 from hpckit.model.states import RunState
-from hpckit.planning.checks.config import check_settings
-from hpckit.planning.checks.cost import estimate_cost
+from hpckit.planning.checks.config import check_settings_are_consistent
+from hpckit.planning.checks.cost import estimate_launch_cost
 from hpckit.planning.jobs.shared_jobs import (
     EndedAttempt,
-    comes_back,
-    due,
-    longest_first,
-    shared_job,
+    does_run_wait_for_slot_again,
+    list_runs_waiting_for_slot,
+    plan_shared_job,
+    sort_runs_longest_first,
 )
-from hpckit.planning.plan import LaunchIdentity, make_plan, resource_spec
-from hpckit.planning.recovery.resume import added_jobs
+from hpckit.planning.plan import LaunchIdentity, build_launch_plan, build_resource_spec
+from hpckit.planning.recovery.resume import build_resumed_jobs
 
 SLURM = Cluster(kind=ClusterKind.slurm, gpus_per_node=4)
 LIMIT = timedelta(minutes=10)
@@ -39,10 +39,7 @@ LIMIT = timedelta(minutes=10)
 def task(resources: dict[str, Any] | None = None, /, **sweep: Any) -> LaunchConfig:
     """Return a task with these resources, whose runs share jobs so."""
     return LaunchConfig(
-        entry_point="train:main",
-        cluster=SLURM,
-        resources=Resources(**resources or {}),
-        sweep=Sweep(**sweep),
+        entry_point="train:main", cluster=SLURM, resources=Resources(**resources or {}), sweep=Sweep(**sweep)
     )
 
 
@@ -52,7 +49,7 @@ def plan(*settings: LaunchConfig, limits: SubmitLimits = NO_LIMITS) -> LaunchPla
         SweepPoint(overrides=(f"seed={seed}",), config=to_plain(one), settings=one)
         for seed, one in enumerate(settings)
     ]
-    return make_plan(
+    return build_launch_plan(
         points,
         identity=LaunchIdentity(id="demo-1", created_at=datetime(2026, 1, 2, tzinfo=UTC)),
         folder="/shared/outputs/demo-1",
@@ -91,7 +88,7 @@ def test_shared_jobs_are_as_many_as_let_all_runs_go_within_the_bounds(
     """Slots that nobody would need are not asked for; the throttle counts runs, not jobs."""
     job = shared(count, task(**sweep))
     assert shape(job) == expected
-    assert job.elements == expected[0]
+    assert job.array_element_count == expected[0]
     assert job.runs == tuple(range(count))
 
 
@@ -109,7 +106,7 @@ def test_shared_jobs_hold_all_bounds_and_leave_no_run_without_a_slot(
     """Whatever the cluster and the user bound, there is a slot, and no more than is allowed."""
     settings = task(runs_per_job=per_job, max_concurrent=bound)
     limits = SubmitLimits(queued=queued, array_index=index)
-    spec = shared_job(count, settings, resource_spec(settings), limits)
+    spec = plan_shared_job(count, settings, build_resource_spec(settings), limits)
     assert 1 <= spec.slots <= per_job
     assert 1 <= spec.jobs * spec.slots < count + spec.jobs
     assert bound is None or spec.jobs * spec.slots <= bound
@@ -151,13 +148,13 @@ def test_estimate_is_of_all_runs_however_they_share_jobs() -> None:
     words = {"gpus_per_node": 1, "timeout_min": 10}
     for more in ({}, {"max_concurrent": 4}, {"max_concurrent": 4, "job_timeout_min": 15}):
         made = plan(*[task(words, runs_per_job=4, runs_per_gpu=2, **more)] * 8)
-        assert estimate_cost(made, Site()).gpu_hours == pytest.approx(40 / 60)
+        assert estimate_launch_cost(made, Site()).gpu_hours == pytest.approx(40 / 60)
 
 
 def test_bound_of_gpus_holds_over_all_shared_jobs() -> None:
     """sweep.max_gpus counts what the jobs hold together, shared or not."""
     job = shared(100, task({"gpus_per_node": 1}, runs_per_job=8, runs_per_gpu=4, max_gpus=6))
-    assert job.elements * job.resources.gpus_per_node == 6
+    assert job.array_element_count * job.resources.gpus_per_node == 6
     narrow = shared(100, task({"gpus_per_node": 1}, runs_per_job=8, runs_per_gpu=4, max_gpus=1))
     assert (shape(narrow), narrow.resources.gpus_per_node) == ((1, 4), 1)
 
@@ -178,13 +175,13 @@ def test_bound_of_gpus_holds_over_all_shared_jobs() -> None:
             task({"timeout_min": 30}, runs_per_job=2, job_timeout_min=20),
             r"job_timeout_min is 20, and that of one run \(resources\.timeout_min\) is 30",
         ),
-        (task(runs_per_job=0), r"sweep\.runs_per_job is 0; it has to be at least 1"),
+        (task(runs_per_job=0), r"sweep\.runs_per_job is 0; it must be at least 1"),
     ],
 )
 def test_runs_that_cannot_share_a_job_are_refused(settings: LaunchConfig, said: str) -> None:
     """What is of several nodes, or counted otherwise, is named with what is allowed."""
     with pytest.raises(ConfigError, match=said):
-        check_settings(settings)
+        check_settings_are_consistent(settings)
 
 
 def test_shared_job_beyond_the_gpus_of_a_node_is_refused_with_what_fits() -> None:
@@ -198,15 +195,10 @@ def test_shared_job_beyond_the_cpus_of_a_node_is_refused_with_what_fits() -> Non
     """The sum is shown with how it comes about."""
     settings = task({"tasks_per_node": 2}, runs_per_job=25)
     cluster = Cluster(kind=ClusterKind.slurm, cpus_per_node=8)
-    with pytest.raises(
-        ConfigError, match=r"25 runs .* 25 x 2 CPUs = 50, but a node .* 8"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"25 runs .* 25 x 2 CPUs = 50, but a node .* 8") as caught:
         shared(25, replace(settings, cluster=cluster))
     assert "sweep.runs_per_job=4" in caught.value.hint
-    assert shape(shared(25, replace(settings, cluster=replace(cluster, cpus_per_node=50)))) == (
-        1,
-        25,
-    )
+    assert shape(shared(25, replace(settings, cluster=replace(cluster, cpus_per_node=50)))) == (1, 25)
 
 
 def test_local_executor_has_no_jobs_to_share() -> None:
@@ -234,7 +226,7 @@ def test_shared_job_outlives_its_record_and_old_records_have_none() -> None:
 def test_resumed_runs_share_a_job_again() -> None:
     """Those that are left are packed anew, with no more slots than they need."""
     job = shared(20, task({"mem_gb": 2}, runs_per_job=4))
-    (added,) = added_jobs("demo-1", (3, 7, 9), job_of=lambda _: job, begun=(3,), first_index=1)
+    (added,) = build_resumed_jobs("demo-1", (3, 7, 9), job_of=lambda _: job, begun=(3,), first_index=1)
     assert (added.index, added.runs, shape(added)) == (1, (3, 7, 9), (1, 3))
     assert added.resources.mem_gb == 6
 
@@ -244,7 +236,7 @@ def test_resumed_runs_share_a_job_again() -> None:
 def test_order_is_of_all_runs_once_and_longest_first(known: dict[int, int]) -> None:
     """Who is known to take longest is begun first; without knowledge, the order of index stays."""
     lasted = {run: timedelta(seconds=seconds) for run, seconds in known.items()}
-    order = longest_first(range(31), lasted)
+    order = sort_runs_longest_first(range(31), lasted)
     assert sorted(order) == list(range(31))
     times = [lasted[run] for run in order if run in lasted]
     assert times == sorted(times, reverse=True)
@@ -260,7 +252,7 @@ def test_due_are_runs_that_nobody_took_cancelled_or_resumed() -> None:
         cancelled={4},
         resumed={3: Resumption(job_index=1, after=1), 2: Resumption(job_index=0, after=1)},
     )
-    assert due(job, history, claimed={5}) == [2, 1, 0]
+    assert list_runs_waiting_for_slot(job, history, claimed={5}) == [2, 1, 0]
 
 
 Change = Callable[[EndedAttempt], EndedAttempt]
@@ -283,17 +275,11 @@ Change = Callable[[EndedAttempt], EndedAttempt]
         ({"cause": Cause.time_limit, "took": LIMIT}, False),
     ],
 )
-def test_run_comes_back_unless_it_is_over_or_had_its_time(
-    change: dict[str, Any], back: object
-) -> None:
+def test_run_comes_back_unless_it_is_over_or_had_its_time(change: dict[str, Any], back: object) -> None:
     """An end of the job is none of the run's; its own failure, cancellation and limit are."""
     spec = shared(4, task({"timeout_min": 10}, runs_per_job=2)).shared_job
     assert spec is not None
     ended = EndedAttempt(
-        state=RunState.interrupted,
-        cause=Cause.signal,
-        again=False,
-        took=timedelta(minutes=1),
-        stopped=False,
+        state=RunState.interrupted, cause=Cause.signal, again=False, took=timedelta(minutes=1), stopped=False
     )
-    assert comes_back(replace(ended, **change), spec) is back
+    assert does_run_wait_for_slot_again(replace(ended, **change), spec) is back

@@ -20,8 +20,7 @@ from hpckit.model.launch import LaunchConfig, Resources
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 GIB = 2**30
 SETTINGS = LaunchConfig(
-    entry_point="train:main",
-    resources=Resources(nodes=4, tasks_per_node=2, gpus_per_node=2, mem_gb=100),
+    entry_point="train:main", resources=Resources(nodes=4, tasks_per_node=2, gpus_per_node=2, mem_gb=100)
 )
 H100 = GpuFacts(
     uuid="GPU-0",
@@ -43,12 +42,8 @@ FACTS = EnvironmentFacts(
     kernel="6",
     memory_bytes=200 * GIB,
     python=PythonFacts(version="3.11", executable="/python", hpckit="1"),
-    torch=TorchFacts(
-        installed=True, version="2.9", cuda="13.0", nccl="2.28", architectures=("sm_90",)
-    ),
-    driver=DriverFacts(
-        version="580.65", cuda="13.0", gpus=(GpuFacts(name="H100", capability="9.0"),) * 2
-    ),
+    torch=TorchFacts(installed=True, version="2.9", cuda="13.0", nccl="2.28", architectures=("sm_90",)),
+    driver=DriverFacts(version="580.65", cuda="13.0", gpus=(GpuFacts(name="H100", capability="9.0"),) * 2),
     file_systems=(
         FileSystemFacts(
             role=FolderRole.shared_memory,

@@ -10,27 +10,23 @@ from planning.preflight.healthy_nodes import FINE, SETTINGS, SPEED
 
 from hpckit.model.environment.health import HealthReport, NodeHealth
 from hpckit.model.settings import PreflightLevel
-from hpckit.planning.preflight.judge import asked_of_node, judge_nodes, unhealthy_nodes
+from hpckit.planning.preflight.judge import judge_node_health, list_node_requirements, list_unhealthy_nodes
 
 
-def blamed(
-    reports: list[HealthReport], level: PreflightLevel = PreflightLevel.fast
-) -> dict[str, str]:
+def blamed(reports: list[HealthReport], level: PreflightLevel = PreflightLevel.fast) -> dict[str, str]:
     """Return the nodes that a run avoids after an inspection with these answers."""
-    return unhealthy_nodes(judge_nodes(reports, level, asked_of_node(SETTINGS), SETTINGS))
+    return list_unhealthy_nodes(judge_node_health(reports, level, list_node_requirements(SETTINGS), SETTINGS))
 
 
 @pytest.mark.parametrize("count", [4, 6])
 def test_half_of_the_clocks_blame_nobody(count: int) -> None:
     """What half of them shows is not what most do: a warning for each."""
     reports = [
-        HealthReport(
-            node=f"n{n}", health=FINE, ahead_least_s=100.0 * (n % 2), ahead_most_s=100.0 * (n % 2)
-        )
+        HealthReport(node=f"n{n}", health=FINE, ahead_least_s=100.0 * (n % 2), ahead_most_s=100.0 * (n % 2))
         for n in range(count)
     ]
     assert blamed(reports) == {}
-    found = judge_nodes(reports, PreflightLevel.fast, asked_of_node(SETTINGS), SETTINGS)
+    found = judge_node_health(reports, PreflightLevel.fast, list_node_requirements(SETTINGS), SETTINGS)
     words = {each.message for one in found for each in one.findings if each.check == "clock"}
     assert "the clock of n1 is 100 s ahead of that of another node" in words
     assert "the clock of n0 is 100 s behind that of another node" in words
@@ -41,9 +37,7 @@ def test_two_of_seven_are_not_most_nodes() -> None:
 
     def with_torch(version: str) -> NodeHealth:
         facts = FINE.environment
-        return replace(
-            FINE, environment=replace(facts, torch=replace(facts.torch, version=version))
-        )
+        return replace(FINE, environment=replace(facts, torch=replace(facts.torch, version=version)))
 
     few = [HealthReport(node=f"n{n}", health=with_torch(v)) for n, v in enumerate("aabcdef")]
     assert blamed(few) == {}

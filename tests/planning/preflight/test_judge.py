@@ -12,23 +12,17 @@ from hypothesis import strategies as st
 from planning.preflight.healthy_nodes import FACTS, FINE, GIB, GPUS, H100, LINK, SETTINGS, SPEED
 
 from hpckit.model.environment.facts import DriverFacts, GpuFacts, TorchFacts
-from hpckit.model.environment.health import (
-    HealthReport,
-    HealthVerdict,
-    NodeHealth,
-    NodeInspection,
-    XidSeen,
-)
+from hpckit.model.environment.health import HealthReport, HealthVerdict, NodeHealth, NodeInspection, XidSeen
 from hpckit.model.launch import DeviceKind, LaunchConfig, Resources
 from hpckit.model.settings import Preflight, PreflightLevel
 from hpckit.model.telemetry.vocabulary import GpuTrouble
 from hpckit.planning.preflight.findings import DOUBTFUL_XIDS, FATAL_XIDS
 from hpckit.planning.preflight.judge import (
-    asked_of_node,
-    inspection_level,
-    judge_nodes,
-    unhealthy_failure,
-    unhealthy_nodes,
+    build_unhealthy_nodes_failure,
+    choose_preflight_level,
+    judge_node_health,
+    list_node_requirements,
+    list_unhealthy_nodes,
 )
 
 
@@ -48,15 +42,15 @@ def judged(
     """Return the verdicts on n0, which is odd, and on some others."""
     reports = [HealthReport(node="n0", health=odd, ahead_least_s=ahead_s, ahead_most_s=ahead_s)]
     reports += [HealthReport(node=f"n{place + 1}", health=health) for place in range(others)]
-    return judge_nodes(reports, PreflightLevel.fast, asked_of_node(settings), settings)
+    return judge_node_health(reports, PreflightLevel.fast, list_node_requirements(settings), settings)
 
 
 def criticals(inspections: tuple[NodeInspection, ...]) -> dict[str, list[str]]:
     """Return the critical checks of each node that has some."""
     return {
-        one.node: [each.check for each in one.findings if each.verdict is HealthVerdict.crit]
-        for one in inspections
-        if one.verdict is HealthVerdict.crit
+        inspection.node: [each.check for each in inspection.findings if each.verdict is HealthVerdict.crit]
+        for inspection in inspections
+        if inspection.verdict is HealthVerdict.crit
     }
 
 
@@ -81,13 +75,10 @@ def test_gpus_that_may_take_another_power_than_they_should_are_warned_of(
     limits: tuple[float | None, ...], cap: float | None, warned: tuple[str, ...]
 ) -> None:
     """Less than others of their kind, or more than the site's cap; no run avoids a node for it."""
-    nodes = [
-        replace(FINE, gpus=tuple(replace(gpu, power_limit_w=limit) for gpu in GPUS))
-        for limit in limits
-    ]
+    nodes = [replace(FINE, gpus=tuple(replace(gpu, power_limit_w=limit) for gpu in GPUS)) for limit in limits]
     settings = replace(SETTINGS, cluster=replace(SETTINGS.cluster, power_cap_w=cap))
     reports = [HealthReport(node=f"n{at}", health=one) for at, one in enumerate(nodes)]
-    found = judge_nodes(reports, PreflightLevel.fast, asked_of_node(settings), settings)
+    found = judge_node_health(reports, PreflightLevel.fast, list_node_requirements(settings), settings)
     named = {one.node for one in found if any(each.check == "power" for each in one.findings)}
     assert named == set(warned)
     assert all(one.verdict in (HealthVerdict.ok, HealthVerdict.warn) for one in found)
@@ -110,10 +101,7 @@ CRITICAL: Mapping[str, tuple[NodeHealth, NodeHealth]] = {
         replace(FINE, xids=(XidSeen(uuid="GPU-0", code=94),)),
     ),
     "GPUs": (
-        replace(
-            FINE,
-            environment=replace(FACTS, driver=replace(FACTS.driver, gpus=FACTS.driver.gpus[:1])),
-        )
+        replace(FINE, environment=replace(FACTS, driver=replace(FACTS.driver, gpus=FACTS.driver.gpus[:1])))
         if FACTS.driver.gpus
         else FINE,
         FINE,
@@ -121,9 +109,7 @@ CRITICAL: Mapping[str, tuple[NodeHealth, NodeHealth]] = {
     "shared memory": (
         replace(
             FINE,
-            environment=replace(
-                FACTS, file_systems=(replace(FACTS.file_systems[0], free_bytes=GIB // 32),)
-            ),
+            environment=replace(FACTS, file_systems=(replace(FACTS.file_systems[0], free_bytes=GIB // 32),)),
         ),
         FINE,
     ),
@@ -131,16 +117,10 @@ CRITICAL: Mapping[str, tuple[NodeHealth, NodeHealth]] = {
         replace(FINE, environment=replace(FACTS, memory_bytes=99 * GIB)),
         replace(FINE, available_bytes=50 * GIB),
     ),
-    "run folder": (
-        replace(FINE, write_problem="Read-only file system"),
-        replace(FINE, write_s=9.0),
-    ),
+    "run folder": (replace(FINE, write_problem="Read-only file system"), replace(FINE, write_s=9.0)),
     "names": (replace(FINE, unresolved=("n1",)), FINE),
     "driver": (
-        replace(
-            FINE,
-            environment=replace(FACTS, driver=replace(FACTS.driver, version="535.1", cuda="12.2")),
-        ),
+        replace(FINE, environment=replace(FACTS, driver=replace(FACTS.driver, version="535.1", cuda="12.2"))),
         replace(FINE, far_gpus=(0,)),
     ),
     "torch NCCL": (
@@ -186,7 +166,7 @@ def test_answers_that_are_long_under_way_blame_no_clock(
         )
         for place, (there, back) in enumerate(ways)
     ]
-    found = judge_nodes(reports, PreflightLevel.fast, asked_of_node(SETTINGS), SETTINGS)
+    found = judge_node_health(reports, PreflightLevel.fast, list_node_requirements(SETTINGS), SETTINGS)
     assert {one.verdict for one in found} == {HealthVerdict.ok}
 
 
@@ -196,7 +176,7 @@ def test_wrong_clock_of_the_supervisor_blames_no_other_node() -> None:
         HealthReport(node=f"n{place}", health=FINE, ahead_least_s=300, ahead_most_s=300)
         for place in range(1, 4)
     ]
-    found = judge_nodes(reports, PreflightLevel.fast, asked_of_node(SETTINGS), SETTINGS)
+    found = judge_node_health(reports, PreflightLevel.fast, list_node_requirements(SETTINGS), SETTINGS)
     assert criticals(found) == {"n0": ["clock"]}
 
 
@@ -229,9 +209,7 @@ def test_torch_without_cuda_is_fine_for_a_run_on_cpus() -> None:
     plain = replace(FINE, environment=replace(FACTS, torch=replace(FACTS.torch, cuda="")))
     on_cpus = replace(SETTINGS, runtime=replace(SETTINGS.runtime, device=DeviceKind.cpu))
     assert {one.verdict for one in judged(plain, health=plain)} == {HealthVerdict.warn}
-    assert {one.verdict for one in judged(plain, health=plain, settings=on_cpus)} == {
-        HealthVerdict.ok
-    }
+    assert {one.verdict for one in judged(plain, health=plain, settings=on_cpus)} == {HealthVerdict.ok}
 
 
 def test_bad_hardware_of_a_single_node_is_its_own() -> None:
@@ -241,9 +219,7 @@ def test_bad_hardware_of_a_single_node_is_its_own() -> None:
 
 def test_cluster_that_shows_no_gpu_at_all_blames_no_node() -> None:
     """The partition has none, or the driver is none of NVIDIA's: another node would be the same."""
-    none = replace(
-        FINE, gpus=(), environment=replace(FACTS, driver=DriverFacts(version="", gpus=()))
-    )
+    none = replace(FINE, gpus=(), environment=replace(FACTS, driver=DriverFacts(version="", gpus=())))
     for others in (0, 3):
         found = judged(none, health=none, others=others)
         assert {one.verdict for one in found} == {HealthVerdict.warn}
@@ -289,7 +265,7 @@ def test_devices_are_compared_with_their_peers(
     """Slow ones and those with other results stand out; small differences do not."""
     found = judged(speedy(**about), health=speedy())
     assert found[0].verdict is verdict
-    assert {one.check for one in found[0].findings} == ({check} if check else set())
+    assert {finding.check for finding in found[0].findings} == ({check} if check else set())
     assert {one.verdict for one in found[1:]} == {HealthVerdict.ok}
 
 
@@ -312,9 +288,9 @@ def test_two_devices_that_differ_blame_nobody() -> None:
 def test_node_without_an_answer_is_unknown_and_has_no_consequence() -> None:
     """Silence is no evidence."""
     reports = [HealthReport(node="n0", problem="no answer within 15 s")]
-    (found,) = judge_nodes(reports, PreflightLevel.fast, asked_of_node(SETTINGS), SETTINGS)
+    (found,) = judge_node_health(reports, PreflightLevel.fast, list_node_requirements(SETTINGS), SETTINGS)
     assert (found.verdict, found.findings[0].check) == (HealthVerdict.unknown, "answer")
-    assert unhealthy_nodes([found]) == {}
+    assert list_unhealthy_nodes([found]) == {}
 
 
 def test_xids_are_fatal_doubtful_or_of_the_program() -> None:
@@ -335,12 +311,12 @@ def test_most_of_many_nodes_are_never_blamed(bad: int, fine: int) -> None:
         for place in range(bad + fine)
     ]
     shared = bad + fine >= 8 and bad > fine
-    assert len(unhealthy_nodes(inspections)) == (0 if shared else bad)
+    assert len(list_unhealthy_nodes(inspections)) == (0 if shared else bad)
 
 
 def test_failure_names_all_nodes_and_says_why_of_some() -> None:
     """A list of a hundred reasons is none."""
-    failure = unhealthy_failure({f"n{place}": f"GPU of n{place} is lost" for place in range(5)})
+    failure = build_unhealthy_nodes_failure({f"n{place}": f"GPU of n{place} is lost" for place in range(5)})
     assert failure.node == "n0, n1, n2, n3, n4"
     assert failure.message.endswith("; and 2 more nodes")
 
@@ -356,9 +332,7 @@ def test_failure_names_all_nodes_and_says_why_of_some() -> None:
         ("medium", Resources(), "medium"),
     ],
 )
-def test_level_follows_from_gpus_unless_it_is_given(
-    level: str, resources: Resources, found: str
-) -> None:
+def test_level_follows_from_gpus_unless_it_is_given(level: str, resources: Resources, found: str) -> None:
     """Runs without GPUs are not held up."""
     settings = LaunchConfig(resources=resources, preflight=Preflight(level=PreflightLevel(level)))
-    assert inspection_level(settings) == found
+    assert choose_preflight_level(settings) == found

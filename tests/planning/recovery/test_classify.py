@@ -11,18 +11,18 @@ import pytest
 from tiers import thorough
 
 from hpckit.model.failure import Cause, RankExit
-from hpckit.planning.recovery.classify import classify, failure_signature, with_log
+from hpckit.planning.recovery.classify import (
+    add_exception_from_log,
+    classify_rank_exit,
+    compute_failure_signature,
+)
 
 OOM = "cgroup /slurm/job_7 counted 1 OOM kill"
 
 
-def raised(
-    name: str, message: str = "", traceback: str | None = None, oom: str | None = None
-) -> RankExit:
+def raised(name: str, message: str = "", traceback: str | None = None, oom: str | None = None) -> RankExit:
     """Return the record of a rank whose code raised."""
-    return RankExit(
-        rank=0, node="n1", code=1, exception=name, message=message, traceback=traceback, oom=oom
-    )
+    return RankExit(rank=0, node="n1", code=1, exception=name, message=message, traceback=traceback, oom=oom)
 
 
 def died(signal: str | None = None, code: int | None = None, oom: str | None = None) -> RankExit:
@@ -109,7 +109,7 @@ SAID = [
 @pytest.mark.parametrize(("name", "message", "cause"), SAID)
 def test_exception_is_classified_by_what_it_says(name: str, message: str, cause: object) -> None:
     """Texts of torch, gloo, NCCL and the system, each with the class that a reader would name."""
-    assert classify(raised(name, message)) is (cause or Cause.communication)
+    assert classify_rank_exit(raised(name, message)) is (cause or Cause.communication)
 
 
 ENDS = [
@@ -127,8 +127,8 @@ ENDS = [
 @pytest.mark.parametrize(("record", "cause", "told"), ENDS)
 def test_end_without_exception_is_classified(record: RankExit, cause: Cause, told: str) -> None:
     """A signal from outside, a crash, an exit code; out of memory only for who was killed."""
-    assert classify(record) is cause
-    assert failure_signature(record) == told
+    assert classify_rank_exit(record) is cause
+    assert compute_failure_signature(record) == told
 
 
 def test_exception_is_what_it_was_raised_from() -> None:
@@ -138,8 +138,8 @@ def test_exception_is_what_it_was_raised_from() -> None:
     direct = "\nThe above exception was the direct cause of the following exception:\n"
     handling = "\nDuring handling of the above exception, another exception occurred:\n"
     wrapped = raised("TrainingError", "step failed", lost + direct + own)
-    assert classify(wrapped) is Cause.communication
-    assert classify(raised("KeyError", "'x'", lost + handling + own)) is Cause.exception
+    assert classify_rank_exit(wrapped) is Cause.communication
+    assert classify_rank_exit(raised("KeyError", "'x'", lost + handling + own)) is Cause.exception
 
 
 RUNNER = """
@@ -172,9 +172,7 @@ class Bench:
         script = self.folder / place / "train.py"
         script.write_text(code)
         command = [sys.executable, "-c", RUNNER, str(script), *arguments]
-        return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
     def read(self, process: subprocess.Popen[str], arguments: tuple[str, ...] = ()) -> RankExit:
         """Wait for a script's end; returns its record."""
@@ -208,8 +206,8 @@ def test_same_bug_on_another_rank_has_the_same_signature(bench: Bench) -> None:
     first = bench.run(BUG, "0", "12")
     second = bench.run("\n\n# edited\n" + BUG, "3", "45017", place="elsewhere-7")
     assert first.message != second.message
-    assert failure_signature(first) == failure_signature(second)
-    assert classify(first) is Cause.exception
+    assert compute_failure_signature(first) == compute_failure_signature(second)
+    assert classify_rank_exit(first) is Cause.exception
 
 
 def test_other_bugs_have_other_signatures(bench: Bench) -> None:
@@ -224,7 +222,7 @@ def test_other_bugs_have_other_signatures(bench: Bench) -> None:
         bench.run("open('/no/such/file')"),
         bench.run("open('/proc/1/mem/x')"),
     ]
-    assert len({failure_signature(record) for record in records}) == len(records)
+    assert len({compute_failure_signature(record) for record in records}) == len(records)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +236,7 @@ def test_other_bugs_have_other_signatures(bench: Bench) -> None:
 )
 def test_python_s_own_failures_are_classified(bench: Bench, code: str, cause: Cause) -> None:
     """What Python really says when memory or disk run out is understood."""
-    assert classify(bench.run(code)) is cause
+    assert classify_rank_exit(bench.run(code)) is cause
 
 
 LIBRARY = """
@@ -260,7 +258,7 @@ def test_frames_of_libraries_do_not_tell_failures_apart(bench: Bench, tmp_path: 
         text = f"def two():\n    raise ValueError('x')\ndef one():\n    {body}\n"
         (folder / "deep.py").write_text(text)
         process = bench.start(LIBRARY, str(folder))
-        told.append(failure_signature(bench.read(process)))
+        told.append(compute_failure_signature(bench.read(process)))
     assert told[0] == told[1]
 
 
@@ -280,12 +278,12 @@ for sample in DataLoader(Samples(), num_workers=1): pass
 @pytest.mark.training
 def test_torch_s_own_failures_are_classified(bench: Bench) -> None:
     """What torch really says of memory, of a full disk and of a killed worker is understood."""
-    assert classify(bench.run(TORCH.format("torch.empty(10**15)"))) is Cause.host_oom
+    assert classify_rank_exit(bench.run(TORCH.format("torch.empty(10**15)"))) is Cause.host_oom
     full = bench.run(TORCH.format("torch.save(torch.zeros(10**6), '/dev/full')"))
-    assert classify(full) is Cause.disk_full
+    assert classify_rank_exit(full) is Cause.disk_full
     worker = bench.run(TORCH.format(WORKER))
-    assert classify(worker) is Cause.signal
-    assert classify(raised(worker.exception or "", worker.message or "", oom=OOM)) is Cause.host_oom
+    assert classify_rank_exit(worker) is Cause.signal
+    assert classify_rank_exit(raised(worker.exception or "", worker.message or "", oom=OOM)) is Cause.host_oom
 
 
 PEERS = """
@@ -306,16 +304,14 @@ for step in range(100):
 
 @pytest.mark.training
 @pytest.mark.parametrize("where", ["reduce", pytest.param("barrier", marks=thorough)])
-def test_survivors_of_a_killed_rank_fail_of_communication(
-    bench: Bench, tmp_path: Path, where: str
-) -> None:
+def test_survivors_of_a_killed_rank_fail_of_communication(bench: Bench, tmp_path: Path, where: str) -> None:
     """What both peers of a rank killed on gloo really raise is one and the same failure."""
     arguments = [(str(rank), str(tmp_path / "store"), where) for rank in range(3)]
-    processes = [bench.start(PEERS, *one) for one in arguments]
+    processes = [bench.start(PEERS, *argument) for argument in arguments]
     survivors = [bench.read(processes[rank], arguments[rank]) for rank in (0, 1)]
     processes[2].communicate()
-    assert [classify(one) for one in survivors] == [Cause.communication] * 2
-    assert len({failure_signature(one) for one in survivors}) == 1
+    assert [classify_rank_exit(survivor) for survivor in survivors] == [Cause.communication] * 2
+    assert len({compute_failure_signature(survivor) for survivor in survivors}) == 1
 
 
 def test_command_s_traceback_is_read_from_its_log(tmp_path: Path) -> None:
@@ -326,15 +322,13 @@ def test_command_s_traceback_is_read_from_its_log(tmp_path: Path) -> None:
         "        raise RuntimeError('epoch 3') from error\nprint('loss 1')\nsave()\n"
     )
     command = [sys.executable, "-u", str(script)]
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    record = with_log(died(code=done.returncode), done.stdout)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    record = add_exception_from_log(died(code=done.returncode), done.stdout)
     assert (record.exception, record.message) == ("RuntimeError", "epoch 3")
     assert record.traceback is not None
     assert record.traceback.startswith("Traceback")
     assert "ZeroDivisionError" in record.traceback
-    assert failure_signature(record).startswith("exception-")
+    assert compute_failure_signature(record).startswith("exception-")
 
 
 BROKEN = """loss 1
@@ -365,11 +359,11 @@ steps
 )
 def test_message_of_several_lines_is_kept_whole(after: str) -> None:
     """The line that says what is wrong is often not the first; what others print is no message."""
-    record = with_log(died(code=1), BROKEN + after)
+    record = add_exception_from_log(died(code=1), BROKEN + after)
     whole = BROKEN.partition("ValidationError: ")[2].rstrip()
     assert (record.exception, record.message) == ("ValidationError", whole)
     assert record.traceback == BROKEN.partition("loss 1\n")[2]
-    assert classify(record) is Cause.exception
+    assert classify_rank_exit(record) is Cause.exception
 
 
 @pytest.mark.parametrize(
@@ -384,7 +378,7 @@ def test_message_of_several_lines_is_kept_whole(after: str) -> None:
 )
 def test_worker_that_something_killed_is_no_error_of_the_user(said: str, cause: Cause) -> None:
     """It is tried again as a rank is that was killed; an exception in a worker is not."""
-    assert classify(raised("RuntimeError", said)) is cause
+    assert classify_rank_exit(raised("RuntimeError", said)) is cause
 
 
 LOADER = """Traceback (most recent call last):
@@ -408,8 +402,8 @@ def test_pipe_of_a_worker_that_was_killed_is_no_error_of_the_user(
 ) -> None:
     """Now and then torch notices the torn pipe before it notices the worker's end."""
     told = LOADER.format(function=function, name=name)
-    assert classify(raised(name, "", told)) is cause
-    assert classify(raised(name, "", told, oom=OOM)) is (
+    assert classify_rank_exit(raised(name, "", told)) is cause
+    assert classify_rank_exit(raised(name, "", told, oom=OOM)) is (
         Cause.host_oom if cause is Cause.signal else cause
     )
 
@@ -424,21 +418,18 @@ Exception raised from ncclCommWatchdog at ../ProcessGroupNCCL.cpp:1895 (most rec
 
 def test_watchdog_s_abort_is_communication() -> None:
     """NCCL's watchdog ends a rank by SIGABRT; what it printed tells it from a crash."""
-    assert classify(died("SIGABRT")) is Cause.crash
-    assert classify(with_log(died("SIGABRT"), WATCHDOG)) is Cause.communication
+    assert classify_rank_exit(died("SIGABRT")) is Cause.crash
+    assert classify_rank_exit(add_exception_from_log(died("SIGABRT"), WATCHDOG)) is Cause.communication
 
 
 def test_log_does_not_overrule_what_is_known() -> None:
     """A record of the rank's own, another exit, or a traceback of long ago stay what they are."""
     log = "Traceback (most recent call last):\n  File 'x'\nValueError: handled\n"
-    assert with_log(died(code=1), log).exception == "ValueError"
-    for record, text in (
-        (raised("KeyError", "'x'"), log),
-        (died("SIGKILL"), log),
-    ):
-        assert with_log(record, text) == record
+    assert add_exception_from_log(died(code=1), log).exception == "ValueError"
+    for record, text in ((raised("KeyError", "'x'"), log), (died("SIGKILL"), log)):
+        assert add_exception_from_log(record, text) == record
     for code, text in ((3, log), (1, log + "more\n" * 200), (1, "no traceback\n")):
-        assert with_log(died(code=code), text).exception is None
+        assert add_exception_from_log(died(code=code), text).exception is None
 
 
 def test_traceback_behind_torch_s_prefix_is_the_exception() -> None:
@@ -452,27 +443,29 @@ def test_traceback_behind_torch_s_prefix_is_the_exception() -> None:
 [rank0]: ValueError: no data
 [rank0]:[W1122 00:00:00 ProcessGroupGloo.cpp:1] Warning: destroy_process_group() was not called
 """
-    record = with_log(died(code=1), told)
+    record = add_exception_from_log(died(code=1), told)
     assert (record.exception, record.message) == ("ValueError", "no data")
-    plain = with_log(died(code=1), told.replace("[rank0]: ", "").replace("[rank0]:[", "["))
+    plain = add_exception_from_log(died(code=1), told.replace("[rank0]: ", "").replace("[rank0]:[", "["))
     assert record.traceback == plain.traceback
-    assert failure_signature(record) == failure_signature(plain)
+    assert compute_failure_signature(record) == compute_failure_signature(plain)
 
 
 def test_last_lines_of_another_program_are_its_message() -> None:
     """A program that leaves no traceback is told by what it printed last, at most five lines."""
-    assert with_log(died(code=3), "step 1\n\noops\n").message == "step 1\noops"
-    assert with_log(died(code=3), "".join(f"{i}\n" for i in range(9))).message == "4\n5\n6\n7\n8"
+    assert add_exception_from_log(died(code=3), "step 1\n\noops\n").message == "step 1\noops"
+    assert (
+        add_exception_from_log(died(code=3), "".join(f"{i}\n" for i in range(9))).message == "4\n5\n6\n7\n8"
+    )
     long = "".join(f"{i} " + "x" * 90 + "\n" for i in range(9))
-    assert with_log(died(code=3), long).message == long[-280:].strip()
-    assert with_log(died(code=3), "").message is None
+    assert add_exception_from_log(died(code=3), long).message == long[-280:].strip()
+    assert add_exception_from_log(died(code=3), "").message is None
 
 
 def test_programs_that_failed_for_different_reasons_have_other_signatures() -> None:
     """An exit code of 1 says nothing; what was printed last does, without its numbers."""
 
     def signature(log: str, code: int = 1) -> str:
-        return failure_signature(with_log(died(code=code), log))
+        return compute_failure_signature(add_exception_from_log(died(code=code), log))
 
     causes = ["config file missing: a.yaml", "Error in solve : singular matrix", "GPU is off", ""]
     assert len({signature(f"step 7\n{cause}") for cause in causes}) == len(causes)
@@ -498,19 +491,19 @@ def test_exception_group_of_a_command_is_read_from_its_log(tmp_path: Path) -> No
         (tmp_path / "train.py").write_text(GROUP.format(inner=inner))
         command = [sys.executable, str(tmp_path / "train.py")]
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
-        found.append(with_log(died(code=done.returncode), f"step 1\n{done.stderr}bye\n"))
+        found.append(add_exception_from_log(died(code=done.returncode), f"step 1\n{done.stderr}bye\n"))
     assert {record.exception for record in found} == {"ExceptionGroup"}
     assert "(1 sub-exception)" in (found[0].message or "")
     assert (found[0].traceback or "").splitlines()[-2].endswith("| ValueError: no data")
-    assert [classify(record) for record in found] == [
+    assert [classify_rank_exit(record) for record in found] == [
         Cause.exception,
         Cause.exception,
         Cause.host_oom,
     ]
-    assert len({failure_signature(record) for record in found}) == len(found)
+    assert len({compute_failure_signature(record) for record in found}) == len(found)
 
 
 def test_traceback_before_what_is_printed_at_exit_is_the_exception() -> None:
     """Handlers of `atexit` may print a summary of some sixty lines."""
-    record = with_log(died(code=1), BROKEN + "closed a file\n" * 60)
+    record = add_exception_from_log(died(code=1), BROKEN + "closed a file\n" * 60)
     assert record.exception == "ValidationError"

@@ -1,4 +1,4 @@
-"""Promises of `find_wait`: which ranks are missing in which collective, as torch finds them."""
+"""Promises of `find_collective_wait`: which ranks are missing in which collective."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.model.diagnosis.collectives import UNNAMED, CollectiveWait, RankCollectives
-from hpckit.model.parallel.layout import name_ranks
-from hpckit.planning.recovery.collective_wait import find_wait
-from hpckit.planning.recovery.flight_recorder import LATEST, DumpedBy, read_dumps
+from hpckit.model.parallel.layout import format_ranks
+from hpckit.planning.recovery.collective_wait import find_collective_wait
+from hpckit.planning.recovery.flight_recorder import LATEST, DumpedBy, parse_flight_dumps
 
 NOW = 1_800_000_000.0
 WORLD = 4
@@ -88,13 +88,13 @@ def entry(record: int, group: str, operation: str, number: int, **other: Any) ->
 
 def said(rank: int, dump: Any) -> RankCollectives | None:
     """Return what a rank says."""
-    return read_dumps([dump], DumpedBy(rank=rank, at_s=NOW, node=f"n{rank}"))
+    return parse_flight_dumps([dump], DumpedBy(rank=rank, at_s=NOW, node=f"n{rank}"))
 
 
 def found_in(dumps: dict[int, dict[str, Any]]) -> CollectiveWait | None:
     """Return what is found in these dumps."""
     statements = [one for rank, dump in dumps.items() if (one := said(rank, dump))]
-    return find_wait(statements, WORLD)
+    return find_collective_wait(statements, WORLD)
 
 
 def of_torch(dumps: dict[int, dict[str, Any]]) -> list[Any]:
@@ -106,7 +106,7 @@ def of_torch(dumps: dict[int, dict[str, Any]]) -> list[Any]:
     )
     details = {str(rank): copy.deepcopy(dump) for rank, dump in dumps.items()}
     database = builder.build_db(details, given_words, "2.10")
-    return [one for one in database.collectives if one.missing_ranks]
+    return [collective for collective in database.collectives if collective.missing_ranks]
 
 
 SCHEDULE: Schedule = [("0", "all_reduce"), ("1", "broadcast"), ("2", "all_reduce")] * 3
@@ -129,8 +129,7 @@ def stopped_at(place: int, culprit: int, schedule: Schedule) -> dict[int, dict[s
                 if blocked:
                     waiting.add(rank)
     return {
-        rank: dump_of(rank, schedule, stops_at=reached[rank], hangs=rank in waiting)
-        for rank in range(WORLD)
+        rank: dump_of(rank, schedule, stops_at=reached[rank], hangs=rank in waiting) for rank in range(WORLD)
     }
 
 
@@ -181,9 +180,7 @@ def test_the_rank_that_stopped_is_the_culprit_and_torch_misses_it_too(
 @given(schedules)
 def test_a_program_that_goes_on_waits_for_nobody(schedule: Schedule) -> None:
     """All have entered and left every collective."""
-    dumps = {
-        rank: dump_of(rank, schedule, stops_at=len(schedule), hangs=False) for rank in range(WORLD)
-    }
+    dumps = {rank: dump_of(rank, schedule, stops_at=len(schedule), hangs=False) for rank in range(WORLD)}
     assert found_in(dumps) is None
 
 
@@ -203,9 +200,7 @@ def test_another_operation_in_its_place_is_told() -> None:
     found = found_in(dumps)
     assert found is not None
     assert (found.other, found.culprit) == ((2,), 2)
-    assert found.words.startswith(
-        "rank 2 (n2) entered all_gather (float32[1024]) in the place of all_reduce #1"
-    )
+    assert found.words.startswith("rank 2 (n2) entered all_gather (float32[1024]) instead of all_reduce #1")
 
 
 def test_a_rank_that_says_nothing_is_told_apart_from_one_that_is_missing() -> None:
@@ -214,7 +209,7 @@ def test_a_rank_that_says_nothing_is_told_apart_from_one_that_is_missing() -> No
     found = found_in(dumps)
     assert found is not None
     assert (found.missing, found.silent, found.culprit) == ((), (2,), 2)
-    assert "rank 2 has not said whether it entered all_reduce #1" in found.words
+    assert "rank 2 has not reported entering all_reduce #1" in found.words
 
 
 def test_a_rank_that_waits_for_a_message_is_not_the_culprit() -> None:
@@ -271,7 +266,7 @@ def test_wrong_content_is_left_out(data: st.DataObject) -> None:
         dump["pg_config"] = data.draw(hostile)
     found = said(0, dump)
     assert found is not None
-    find_wait([found], WORLD)
+    find_collective_wait([found], WORLD)
     said(0, data.draw(hostile))
 
 
@@ -293,7 +288,7 @@ def every_eighth(world: int, absent: int) -> list[RankCollectives]:
         ]
         groups = {f"dp{group}": range(group, world, 8)}
         by = DumpedBy(rank=rank, at_s=100.0, node=f"n{rank // 8}", groups=groups)
-        one = read_dumps([{"version": "2.5", "pg_config": {}, "entries": entries}], by)
+        one = parse_flight_dumps([{"version": "2.5", "pg_config": {}, "entries": entries}], by)
         assert one is not None
         told.append(one)
     return told
@@ -302,7 +297,7 @@ def every_eighth(world: int, absent: int) -> list[RankCollectives]:
 @pytest.mark.parametrize("world", [64, 4096])
 def test_flight_recorder_blames_one_rank_of_any_world(world: int) -> None:
     """Members of large groups are known as well as those of small ones."""
-    found = find_wait(every_eighth(world, absent=8), world)
+    found = find_collective_wait(every_eighth(world, absent=8), world)
     assert found is not None
     assert (found.missing, found.culprit) == ((8,), 8)
     assert "rank 8 " in found.words
@@ -312,19 +307,17 @@ def test_flight_recorder_blames_one_rank_of_any_world(world: int) -> None:
 def test_members_that_no_message_holds_blame_nobody_outside() -> None:
     """A group without a pattern is what those who were in it make it."""
     told = every_eighth(64, absent=8)
-    unnamed = [
-        replace(one, groups=tuple(replace(at, ranks=UNNAMED) for at in one.groups)) for one in told
-    ]
-    found = find_wait(unnamed, 64)
+    unnamed = [replace(one, groups=tuple(replace(at, ranks=UNNAMED) for at in one.groups)) for one in told]
+    found = find_collective_wait(unnamed, 64)
     assert found is not None
     assert (found.missing, found.culprit) == ((8,), 8)
 
 
 def test_message_counts_ranks_that_it_does_not_name() -> None:
     """Of very many ranks the first ones are named; a few, or neighbours, are named whole."""
-    found = find_wait(every_eighth(4096, absent=8), 4096)
+    found = find_collective_wait(every_eighth(4096, absent=8), 4096)
     assert found is not None
     assert "ranks 0, 16, 24, 32, 40, 48, 56, 64, … (511 in all) wait in it" in found.words
     assert len(found.waiting) == 511
-    assert name_ranks(range(4096), None) == "ranks 0-4095"
-    assert name_ranks(range(0, 64, 8), None) == "ranks 0, 8, 16, 24, 32, 40, 48, 56"
+    assert format_ranks(range(4096), None) == "ranks 0-4095"
+    assert format_ranks(range(0, 64, 8), None) == "ranks 0, 8, 16, 24, 32, 40, 48, 56"

@@ -11,16 +11,16 @@ import pytest
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit, StateKept
 from hpckit.model.launch import Recovery
 from hpckit.model.states import RoundAction, RunState
-from hpckit.planning.recovery.decide import decide as decide_after
+from hpckit.planning.recovery.decide import decide_after_round as decide_after
 from hpckit.planning.recovery.ledger import Ledger
-from hpckit.planning.recovery.node_choice import RoundSizes, first_nodes
+from hpckit.planning.recovery.node_choice import RoundSizes, choose_first_round_nodes
 from hpckit.planning.recovery.round_view import (
     Action,
     EndAttempt,
     NewRound,
     RoundView,
     StopNotice,
-    round_ended,
+    build_round_ended_event,
 )
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -63,13 +63,7 @@ def raised(rank: int, name: str = "ValueError", *, after_s: float = 0) -> RankEx
 def killed(rank: int, name: str = "SIGKILL", *, stopped: bool = False) -> RankExit:
     """Return the record of a rank that a signal ended."""
     return RankExit(
-        rank=rank,
-        node="n1",
-        code=None,
-        reason=ExitReason.killed,
-        signal=name,
-        stopped=stopped,
-        at=NOON,
+        rank=rank, node="n1", code=None, reason=ExitReason.killed, signal=name, stopped=stopped, at=NOON
     )
 
 
@@ -92,11 +86,7 @@ def test_decide_completes_in_spite_of_a_late_notice() -> None:
 
 def test_decide_blames_the_rank_that_raised_first() -> None:
     """Its peers fail of the broken connection, possibly earlier seen, always later raised."""
-    exits = [
-        raised(0, "RuntimeError", after_s=0.2),
-        raised(1, after_s=0.1),
-        killed(2, stopped=True),
-    ]
+    exits = [raised(0, "RuntimeError", after_s=0.2), raised(1, after_s=0.1), killed(2, stopped=True)]
     action = decide(view(exits=exits), ONCE)
     assert isinstance(action, EndAttempt)
     assert action.state is RunState.failed
@@ -122,7 +112,7 @@ def test_decide_starts_a_new_round_after_a_kill_while_one_is_left() -> None:
     assert isinstance(first, NewRound)
     assert first.because.message == "rank 1 was killed by SIGKILL"
     assert (first.nodes, first.pause) == (("n1", "n2"), timedelta())
-    past = NOTHING.after(round_ended(view(step=7), first.because, RoundAction.new_round), 1)
+    past = NOTHING.after_round(build_round_ended_event(view(step=7), first.because, RoundAction.new_round), 1)
     last = decide_after(view(round=1, exits=exits, step=7), ONCE, past)
     assert isinstance(last, EndAttempt)
     assert (last.state, last.exit_code) == (RunState.failed, 137)
@@ -134,7 +124,7 @@ def test_decide_starts_again_where_the_run_got_further() -> None:
     """A step further than ever before refills the budgets; the same step does not."""
     exits = [killed(1)]
     because = Failure(cause=Cause.signal, message="", signature="another")
-    past = NOTHING.after(round_ended(view(step=7), because, RoundAction.new_round), 1)
+    past = NOTHING.after_round(build_round_ended_event(view(step=7), because, RoundAction.new_round), 1)
     assert isinstance(decide_after(view(exits=exits, step=8), ONCE, past), NewRound)
     assert isinstance(decide_after(view(exits=exits, step=7), ONCE, past), EndAttempt)
 
@@ -148,7 +138,7 @@ def test_decide_stops_a_crash_loop_across_attempts() -> None:
         action = decide_after(ended, policy, past)
         actions.append(action)
         failure = action.because if isinstance(action, NewRound) else action.failure
-        past = past.after(round_ended(ended, failure, RoundAction.end), attempt)
+        past = past.after_round(build_round_ended_event(ended, failure, RoundAction.end), attempt)
     assert isinstance(actions[0], NewRound)
     assert isinstance(actions[1], EndAttempt)
     assert actions[1].again, "elsewhere: the node failed twice"
@@ -184,7 +174,7 @@ def test_decide_leaves_out_a_node_that_failed_twice() -> None:
     """A second failure on the same node makes a spare take its place, and counts once."""
     policy = Recovery(restarts={"signal": 1}, max_identical_failures=9)
     because = Failure(cause=Cause.signal, message="", node="n1", signature="one")
-    past = NOTHING.after(round_ended(view(step=7), because, RoundAction.new_round), 1)
+    past = NOTHING.after_round(build_round_ended_event(view(step=7), because, RoundAction.new_round), 1)
     exits = [killed(0)]
     action = decide_after(view(exits=exits, step=7, standing=("n1", "n2", "n3")), policy, past)
     assert isinstance(action, NewRound)
@@ -202,7 +192,7 @@ def test_decide_pauses_ever_longer_between_rounds_without_progress() -> None:
         action = decide_after(ended, policy, past)
         assert isinstance(action, NewRound)
         pauses.append(action.pause.total_seconds())
-        past = past.after(round_ended(ended, action.because, RoundAction.end), 1)
+        past = past.after_round(build_round_ended_event(ended, action.because, RoundAction.end), 1)
     assert pauses == [0, 1, 2, 3]
 
 
@@ -216,9 +206,7 @@ def test_decide_asks_for_a_new_attempt_at_the_time_limit_only() -> None:
     again = decide(replace(ended, notice=limit), ONCE)
     assert isinstance(again, EndAttempt)
     assert (again.state, again.again) == (RunState.interrupted, True)
-    preempted = decide(
-        replace(ended, notice=StopNotice(signal="SIGTERM", cause=Cause.preempted)), ONCE
-    )
+    preempted = decide(replace(ended, notice=StopNotice(signal="SIGTERM", cause=Cause.preempted)), ONCE)
     assert isinstance(preempted, EndAttempt)
     assert not preempted.again
     assert preempted.failure is not None
@@ -237,9 +225,9 @@ def test_decide_blames_nobody_for_a_lost_connection_while_somebody_failed_otherw
 def test_first_nodes_prefer_those_that_never_failed() -> None:
     """A node that was lost before is only taken where there is no other."""
     because = Failure(cause=Cause.node_lost, message="", node="n1")
-    past = NOTHING.after(round_ended(view(), because, RoundAction.new_attempt), 1)
-    assert first_nodes(("n1", "n2", "n3"), past, ONCE, RoundSizes(wanted=2)) == ("n2", "n3")
-    assert first_nodes(("n1", "n2"), past, ONCE, RoundSizes(wanted=2)) == ("n2", "n1")
+    past = NOTHING.after_round(build_round_ended_event(view(), because, RoundAction.new_attempt), 1)
+    assert choose_first_round_nodes(("n1", "n2", "n3"), past, ONCE, RoundSizes(wanted=2)) == ("n2", "n3")
+    assert choose_first_round_nodes(("n1", "n2"), past, ONCE, RoundSizes(wanted=2)) == ("n2", "n1")
 
 
 def test_decide_tells_cancelled_from_interrupted() -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from hpckit.model.events import NodeDraining, Warned
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.states import DrainAction
-from hpckit.planning.recovery.boundary import describe_drains
+from hpckit.planning.recovery.boundary import build_drain_action_and_events
 from hpckit.planning.recovery.round_view import NewRound, RoundView, Stay
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
@@ -16,14 +16,12 @@ STAY = Stay(because="no spare")
 MOVE = NewRound(because=Failure(cause=Cause.drained, message=""), nodes=("n1", "n3"))
 
 
-def said(
-    action: NewRound | Stay, told: Mapping[str, DrainAction], **draining: str
-) -> list[tuple[str, str]]:
+def said(action: NewRound | Stay, told: Mapping[str, DrainAction], **draining: str) -> list[tuple[str, str]]:
     """Return what is recorded of which node of n1 and n2; a warning by its words."""
     view = RoundView(round=0, at=AT, exits=(), members=("n1", "n2"), draining=draining)
     return [
         (event.node, event.action) if isinstance(event, NodeDraining) else ("", event.message)
-        for event in describe_drains(view, action, told)[1]
+        for event in build_drain_action_and_events(view, action, told)[1]
         if isinstance(event, NodeDraining | Warned)
     ]
 

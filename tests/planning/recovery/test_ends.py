@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from hpckit.model.failure import Cause, ExitReason, ExitStatement, RankExit, StateKept, ToldBy
 from hpckit.model.launch import Recovery
 from hpckit.model.states import RunState
-from hpckit.planning.recovery.decide import decide
+from hpckit.planning.recovery.decide import decide_after_round
 from hpckit.planning.recovery.ends import (
     LEFT_CODE,
     RoundOutcome,
-    last_done,
-    read_end,
-    returned_early,
-    with_farewell,
+    add_exit_reason,
+    describe_early_return,
+    find_last_done_step,
+    find_round_outcome,
 )
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import EndAttempt, NewRound, RoundView, StopNotice
@@ -49,12 +49,10 @@ def expected(reason: ExitReason, kept: StateKept, *, told: bool) -> RoundOutcome
     )
 
 
-@pytest.mark.parametrize(
-    ("reason", "kept", "told"), list(product(ExitReason, StateKept, [False, True]))
-)
+@pytest.mark.parametrize(("reason", "kept", "told"), list(product(ExitReason, StateKept, [False, True])))
 def test_end_of_a_rank_is_its_reason(reason: ExitReason, kept: StateKept, told: bool) -> None:  # noqa: FBT001  # parametrized
     """Each reason, with each state saved, with and without a notice, has one meaning."""
-    assert read_end([exit_(reason, kept)], told=told) is expected(reason, kept, told=told)
+    assert find_round_outcome([exit_(reason, kept)], told=told) is expected(reason, kept, told=told)
 
 
 records = st.builds(
@@ -97,7 +95,7 @@ def test_loop_that_ends_early_when_told_to_stop_is_not_completed(
 ) -> None:
     """Lightning leaves with exit code 0 at SIGTERM; who registered state chose to return."""
     early = replace(exit_(ExitReason.returned, kept), step=step, total=100)
-    assert read_end([early], told=told) is outcome
+    assert find_round_outcome([early], told=told) is outcome
 
 
 @given(about=rounds, restarts=budgets)
@@ -110,14 +108,13 @@ def test_decide_completes_only_where_every_rank_returned(
     """
     ended = replace(ROUND, **about)
     policy = Recovery(restarts=restarts, requeue=ended.requeues)
-    action = decide(ended, policy, Ledger())
+    action = decide_after_round(ended, policy, Ledger())
     completed = isinstance(action, EndAttempt) and action.state is RunState.completed
     allowed = {ExitReason.returned, ExitReason.pruned} | (
         set() if ended.cut_short or ended.dismissed else {ExitReason.ended}
     )
     whole = bool(ended.exits) and all(
-        one.reason in allowed
-        and not (one.reason is ExitReason.returned and one.kept is StateKept.unsaved)
+        one.reason in allowed and not (one.reason is ExitReason.returned and one.kept is StateKept.unsaved)
         for one in ended.exits
     )
     assert completed == whole
@@ -128,17 +125,15 @@ def test_decide_completes_only_where_every_rank_returned(
 def test_decide_goes_on_where_ranks_left_unasked() -> None:
     """A signal to one rank is an interruption: a new round, with its words and its own budget."""
     told = replace(
-        exit_(ExitReason.left, StateKept.saved, rank=1),
-        told_by=ToldBy.signal,
-        told_signal="SIGUSR1",
+        exit_(ExitReason.left, StateKept.saved, rank=1), told_by=ToldBy.signal, told_signal="SIGUSR1"
     )
     peer = replace(exit_(ExitReason.left, StateKept.saved), told_by=ToldBy.peer)
     policy = Recovery(restarts={"left": 1})
-    action = decide(replace(ROUND, exits=(peer, told), step=9), policy, Ledger())
+    action = decide_after_round(replace(ROUND, exits=(peer, told), step=9), policy, Ledger())
     assert isinstance(action, NewRound)
     assert (action.because.cause, action.because.rank, action.because.step) == (Cause.left, 1, 9)
     assert "asked to leave by SIGUSR1" in action.because.message
-    refused = decide(replace(ROUND, exits=(peer, told), step=9), Recovery(), Ledger())
+    refused = decide_after_round(replace(ROUND, exits=(peer, told), step=9), Recovery(), Ledger())
     assert isinstance(refused, EndAttempt)
     assert (refused.state, refused.exit_code != 0) == (RunState.failed, True)
 
@@ -148,16 +143,14 @@ def test_decide_goes_on_after_a_notice_that_was_none(reason: ExitReason) -> None
     """An agent was sent SIGTERM and the job runs on: a new round, whatever its ranks did of it."""
     one = replace(exit_(reason), stopped=reason is ExitReason.killed)
     ended = replace(ROUND, exits=(one,), cut_short=True, dismissed=NOTICE)
-    action = decide(ended, Recovery(restarts={"left": 1}), Ledger())
+    action = decide_after_round(ended, Recovery(restarts={"left": 1}), Ledger())
     assert isinstance(action, NewRound)
     assert action.because.cause is Cause.left
     assert "the job runs on" in action.because.message
 
 
 SEEN = RankExit(rank=0, node="n", code=0)
-LEFT = ExitStatement(
-    reason=ExitReason.left, told_by=ToldBy.signal, signal="SIGTERM", step=3, total=9
-)
+LEFT = ExitStatement(reason=ExitReason.left, told_by=ToldBy.signal, signal="SIGTERM", step=3, total=9)
 RETURNED = ExitStatement(reason=ExitReason.returned, kept=StateKept.saved, step=8, total=9)
 PROMISED = ExitStatement(reason=ExitReason.exited)
 RAISED = replace(SEEN, code=1, exception="ValueError")
@@ -187,23 +180,23 @@ def test_reason_is_what_the_rank_said_where_its_process_ended_so(
     seen: RankExit, said: ExitStatement | None, of_function: ExitReason, of_command: ExitReason
 ) -> None:
     """Exit code 0 without a word is the end of a plain command only."""
-    assert with_farewell(seen, said, is_command=False).reason is of_function
-    assert with_farewell(seen, said, is_command=True).reason is of_command
+    assert add_exit_reason(seen, said, is_command=False).reason is of_function
+    assert add_exit_reason(seen, said, is_command=True).reason is of_command
 
 
 def test_returning_early_is_told() -> None:
     """Early stopping is complete, and shown with the steps that were done; the last is not."""
     early = replace(exit_(ExitReason.returned, StateKept.saved), step=39, total=100)
-    assert returned_early([early, early]) == "returned at step 40 of 100"
-    assert returned_early([replace(early, step=None)]) == "returned at step 0 of 100"
-    assert returned_early([replace(early, step=99)]) == ""
-    assert returned_early([exit_(ExitReason.ended)]) == ""
+    assert describe_early_return([early, early]) == "returned at step 40 of 100"
+    assert describe_early_return([replace(early, step=None)]) == "returned at step 0 of 100"
+    assert describe_early_return([replace(early, step=99)]) == ""
+    assert describe_early_return([exit_(ExitReason.ended)]) == ""
 
 
 def test_step_that_ranks_left_is_not_done() -> None:
     """What a round is said to have done is what its ranks say, not what began."""
     left = replace(exit_(ExitReason.returned, StateKept.saved), step=39, total=100)
-    assert last_done([left, left], 40) == 39
-    assert last_done([replace(left, step=99)], 99) == 99
-    assert last_done([exit_(ExitReason.exited)], 40) == 40
-    assert last_done([], None) is None
+    assert find_last_done_step([left, left], 40) == 39
+    assert find_last_done_step([replace(left, step=99)], 99) == 99
+    assert find_last_done_step([exit_(ExitReason.exited)], 40) == 40
+    assert find_last_done_step([], None) is None

@@ -6,7 +6,7 @@ from typing import Any
 
 from hpckit.model.diagnosis.collectives import CollectiveWait
 from hpckit.model.failure import Cause, RankStack, StalledRank
-from hpckit.planning.recovery.hang import blame
+from hpckit.planning.recovery.hang import build_hang_failure
 
 STALL = StalledRank(rank=0, step=7, silent_s=12.5, limit_s=5.0)
 WAITING = """Current thread 0x1 (most recent call first):
@@ -36,7 +36,7 @@ STUCK_IN_FORWARD = """Current thread 0x1 (most recent call first):
 LEFT = """Current thread 0x1 (most recent call first):
   File "/v/torch/distributed/distributed_c10d.py", line 3 in all_reduce
   File "/v/hpckit/runtime/rank/step_boundary.py", line 4 in end
-  File "/v/hpckit/runtime/rank/steps.py", line 150 in break_off
+  File "/v/hpckit/runtime/rank/steps.py", line 150 in end_within_last_step
   File "/v/hpckit/runtime/rank/run.py", line 318 in finish
 """
 
@@ -49,7 +49,7 @@ def stack(rank: int, **about: Any) -> RankStack:
 
 def test_blame_names_a_stopped_rank() -> None:
     """What the kernel stopped is guilty, and cannot tell its stacks."""
-    failure = blame(STALL, [stack(0), stack(1, state="T (stopped)", text="")])
+    failure = build_hang_failure(STALL, [stack(0), stack(1, state="T (stopped)", text="")])
     assert (failure.cause, failure.rank, failure.node, failure.step) == (Cause.hang, 1, "n1", 7)
     assert failure.message.endswith("rank 1 on n1 is T (stopped)")
     assert "12.5 s after step 7 (limit 5.0 s)" in failure.message
@@ -57,7 +57,7 @@ def test_blame_names_a_stopped_rank() -> None:
 
 def test_blame_names_the_rank_that_waits_for_nobody() -> None:
     """The one outside a collective is what the others wait for."""
-    failure = blame(STALL, [stack(0), stack(1, text=STUCK), stack(2)])
+    failure = build_hang_failure(STALL, [stack(0), stack(1, text=STUCK), stack(2)])
     assert failure.rank == 1
     assert "is in read_forever (train.py:8)" in failure.message
     assert failure.traceback == STUCK
@@ -68,45 +68,43 @@ def test_blame_names_the_rank_that_has_left_its_loop() -> None:
     wait = CollectiveWait(
         operation="all_reduce", sequence=6, group="1", backend="gloo", tensor="", waiting=(1,)
     )
-    failure = blame(STALL, [stack(0), stack(1, text=LEFT, step=5)], wait)
+    failure = build_hang_failure(STALL, [stack(0), stack(1, text=LEFT, step=5)], wait)
     assert (failure.rank, failure.node) == (1, "n1")
-    assert failure.message.startswith(
-        "rank 1 left the loop over steps in step 5, and others did not"
-    )
-    assert blame(STALL, [stack(0, text=LEFT), stack(1, text=LEFT)]).rank is None
+    assert failure.message.startswith("rank 1 left the loop over steps in step 5, and others did not")
+    assert build_hang_failure(STALL, [stack(0, text=LEFT), stack(1, text=LEFT)]).rank is None
 
 
 def test_blame_names_the_rank_that_does_not_come_to_the_end() -> None:
     """All have left their loops: who is stuck after it, or was stopped, is what others wait for."""
     for stuck in ({"text": STUCK}, {"text": "", "state": "T (stopped)"}):
-        failure = blame(STALL, [stack(0, **stuck), stack(1, text=LEFT)])
+        failure = build_hang_failure(STALL, [stack(0, **stuck), stack(1, text=LEFT)])
         assert failure.rank == 0
         assert "left the loop" not in failure.message
 
 
 def test_blame_knows_where_distributed_data_parallel_waits() -> None:
     """In backward(); a model of the user's that is stuck below it waits for nobody."""
-    failure = blame(STALL, [stack(0, text=IN_BACKWARD), stack(1, text=STUCK_IN_FORWARD)])
+    failure = build_hang_failure(STALL, [stack(0, text=IN_BACKWARD), stack(1, text=STUCK_IN_FORWARD)])
     assert failure.rank == 1
-    assert blame(STALL, [stack(0, text=IN_BACKWARD), stack(1, text=IN_BACKWARD)]).rank is None
+    assert build_hang_failure(STALL, [stack(0, text=IN_BACKWARD), stack(1, text=IN_BACKWARD)]).rank is None
 
 
 def test_blame_names_the_rank_that_is_a_step_behind() -> None:
     """The others have begun a step that it has not."""
-    assert blame(STALL, [stack(0), stack(1, step=6)]).rank == 1
+    assert build_hang_failure(STALL, [stack(0), stack(1, step=6)]).rank == 1
 
 
 def test_blame_names_nobody_where_all_wait_alike() -> None:
     """A lost message hangs all ranks in the same collective: then the network may be guilty."""
-    failure = blame(STALL, [stack(0), stack(1)])
+    failure = build_hang_failure(STALL, [stack(0), stack(1)])
     assert (failure.rank, failure.node) == (None, None)
 
 
 def test_blame_gives_hangs_at_one_place_the_same_signature() -> None:
     """Whichever rank hangs at whichever step; hangs elsewhere have another."""
-    first = blame(STALL, [stack(0), stack(1, text=STUCK)])
-    second = blame(STALL, [stack(0, text=STUCK, step=9), stack(1, step=9)])
-    other = blame(STALL, [stack(0), stack(1, text=STUCK.replace("read_forever", "elsewhere"))])
+    first = build_hang_failure(STALL, [stack(0), stack(1, text=STUCK)])
+    second = build_hang_failure(STALL, [stack(0, text=STUCK, step=9), stack(1, step=9)])
+    other = build_hang_failure(STALL, [stack(0), stack(1, text=STUCK.replace("read_forever", "elsewhere"))])
     assert first.signature == second.signature
     assert first.signature != other.signature
 
@@ -124,12 +122,12 @@ def test_blame_begins_with_the_collective_and_where_ranks_wait_in_it() -> None:
         culprit=1,
         words="rank 1 (n1) never entered all_reduce #4",
     )
-    failure = blame(STALL, [stack(0), stack(1, text=STUCK), stack(2)], wait)
+    failure = build_hang_failure(STALL, [stack(0), stack(1, text=STUCK), stack(2)], wait)
     assert failure.message.startswith(
         "rank 1 (n1) never entered all_reduce #4, at train.py:9 in main; no step began on rank 0"
     )
     assert failure.message.endswith("rank 1 on n1 is in read_forever (train.py:8)")
     assert failure.collective is not None
     assert failure.collective.place == "train.py:9 in main"
-    named = blame(STALL, [stack(0), stack(1), stack(2)], wait)
+    named = build_hang_failure(STALL, [stack(0), stack(1), stack(2)], wait)
     assert (named.rank, named.node) == (1, "n1"), "although its stack looks like the others'"

@@ -6,7 +6,12 @@ from datetime import UTC, datetime
 import pytest
 
 from hpckit.model.failure import Cause, RankExit
-from hpckit.planning.recovery.loss import NodeSilence, gone_before, loss, missing_agents
+from hpckit.planning.recovery.loss import (
+    NodeSilence,
+    build_loss_before_start_failure,
+    build_missing_agents_failure,
+    build_node_loss_failure,
+)
 
 OWN = RankExit(rank=0, node="n1", code=1, exception="ValueError", at=datetime.now(UTC))
 FELT = RankExit(
@@ -24,9 +29,7 @@ THOUSAND = tuple(f"n{number:04d}" for number in range(1000))
 
 def absence(lost: dict[int, float], failed_at: float = 10.0) -> NodeSilence:
     """Return a round of two nodes with two ranks each, of which the second node is silent."""
-    return NodeSilence(
-        nodes=("n1", "n2"), tasks_per_node=2, silent=(2, 3), lost=lost, failed_at=failed_at
-    )
+    return NodeSilence(nodes=("n1", "n2"), tasks_per_node=2, silent=(2, 3), lost=lost, failed_at=failed_at)
 
 
 @pytest.mark.parametrize(
@@ -47,23 +50,21 @@ def test_loss_is_no_excuse_for_a_rank_that_failed_while_the_node_still_spoke(
     exits: tuple[RankExit, ...], lost: dict[int, float], node: str | None
 ) -> None:
     """The exception wins over silence; a loss wins over what ranks die of because of it."""
-    found = loss(absence(lost), exits)
+    found = build_node_loss_failure(absence(lost), exits)
     assert (None if found is None else found.node) == node
 
 
 def test_loss_needs_a_silent_rank() -> None:
     """Where every rank has said how it ended, no node is to blame for the round's end."""
-    whole = NodeSilence(
-        nodes=("n1",), tasks_per_node=1, silent=(), lost={0: 9.0}, failed_at=math.inf
-    )
-    assert loss(whole, (FELT,)) is None
+    whole = NodeSilence(nodes=("n1",), tasks_per_node=1, silent=(), lost={0: 9.0}, failed_at=math.inf)
+    assert build_node_loss_failure(whole, (FELT,)) is None
 
 
 def test_loss_names_thousands_of_ranks_in_one_line() -> None:
     """Nodes and ranks are named as ranges."""
     lost = dict.fromkeys(range(10, 500), 1.0)
     many = NodeSilence(nodes=THOUSAND, tasks_per_node=8, silent=range(80, 4000), lost=lost)
-    found = loss(many, ())
+    found = build_node_loss_failure(many, ())
     assert found is not None
     assert found.cause is Cause.node_lost
     assert found.message == "lost the agent of n[0010-0499] (rank 80-3999)"
@@ -71,7 +72,7 @@ def test_loss_names_thousands_of_ranks_in_one_line() -> None:
 
 def test_loss_blames_no_node_whose_agent_still_speaks() -> None:
     """One agent is lost, and what others say of their ranks was not heard in time."""
-    found = loss(
+    found = build_node_loss_failure(
         NodeSilence(nodes=THOUSAND, tasks_per_node=8, silent=range(80, 8000), lost={10: 1.0}), ()
     )
     assert found is not None
@@ -96,13 +97,13 @@ def test_loss_of_most_nodes_at_once_blames_none(nodes: int, lost: int, blamed: i
     """What is broken is what they share, such as the network: healthy nodes are not left out."""
     places = dict.fromkeys(range(nodes - lost, nodes), 1.0)
     silent = range(8 * (nodes - lost), 8 * nodes)
-    found = loss(
+    found = build_node_loss_failure(
         NodeSilence(nodes=THOUSAND[:nodes], tasks_per_node=8, silent=silent, lost=places), ()
     )
     assert found is not None
     assert found.cause is Cause.node_lost
     assert len(found.node.split(", ") if found.node else ()) == blamed
-    assert ("lost by something they share" in found.message) == (blamed == 0)
+    assert ("lost for a shared cause" in found.message) == (blamed == 0)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_missing_agents_of_all_nodes_blame_none(
 ) -> None:
     """What several nodes cannot do together is broken for all; a later attempt may have them."""
     wanted = max(len(names), 1)
-    failure = missing_agents(names, came, wanted=wanted, why="waited 9 s", told=told)
+    failure = build_missing_agents_failure(names, came, wanted=wanted, why="waited 9 s", told=told)
     assert (failure.cause, failure.node) == (Cause.agents_missing, blamed)
     assert failure.message.startswith(f"waited 9 s: {len(came)} of {wanted} nodes reported")
 
@@ -131,11 +132,11 @@ def test_most_nodes_that_are_late_or_gone_at_once_are_not_blamed(nodes: int, gon
     """A slow file system, or a switch: neither left out of new attempts, nor held against them."""
     names = THOUSAND[:nodes]
     here = set(names[gone:])
-    late = missing_agents(names, here, wanted=nodes, why="waited 600 s")
-    before = gone_before(names, here)
+    late = build_missing_agents_failure(names, here, wanted=nodes, why="waited 600 s")
+    before = build_loss_before_start_failure(names, here)
     assert (late.node, before.node) == (None, None)
     assert "they share" in late.message
-    assert "they share" in before.message
+    assert "a shared cause" in before.message
     half = set(names[nodes // 2 :])
-    assert missing_agents(names, half, wanted=nodes, why="").node is not None
-    assert gone_before(names, half).node is not None
+    assert build_missing_agents_failure(names, half, wanted=nodes, why="").node is not None
+    assert build_loss_before_start_failure(names, half).node is not None

@@ -11,12 +11,12 @@ from planning.recovery.test_decide import NOTHING, view
 from hpckit.model.cluster.preemption import (
     Preemption,
     PreemptMode,
-    preemption_of_job,
-    restarts_preempted,
+    resolve_job_preemption,
+    slurm_restarts_preempted_job,
 )
 from hpckit.model.failure import Cause
 from hpckit.model.launch import Recovery
-from hpckit.planning.recovery.decide import decide, end_by_notice
+from hpckit.planning.recovery.decide import decide_after_round, decide_end_after_notice
 from hpckit.planning.recovery.round_view import EndAttempt, StopNotice
 
 TEN = timedelta(seconds=10)
@@ -37,11 +37,11 @@ def test_preempted_run_has_at_most_one_starter(
     saved: bool,  # noqa: FBT001
 ) -> None:
     """Never two, none after a cancel, and always one where the policy allows it."""
-    slurm = restarts_preempted(mode, requeueable=requeueable)
+    slurm = slurm_restarts_preempted_job(mode, requeueable=requeueable)
     notice = StopNotice(signal="SIGTERM", cause=Cause.preempted, restarts=slurm)
     ended = view(notice=notice, cancelled=cancelled, requeues=allowed, saved=saved)
     policy = Recovery(requeue=allowed, restarts={"preempted": 3} if budget else {})
-    action = decide(ended, policy, NOTHING)
+    action = decide_after_round(ended, policy, NOTHING)
     assert isinstance(action, EndAttempt)
     starters = int(slurm and not cancelled) + int(action.again)
     assert starters <= 1
@@ -58,7 +58,9 @@ def test_end_by_a_notice_is_the_same_before_the_round_has_ended() -> None:
     notice = StopNotice(signal="SIGTERM", cause=Cause.preempted, restarts=False)
     policy = Recovery(requeue=True, restarts={"preempted": 1})
     ended = view(notice=notice, requeues=True)
-    assert end_by_notice(ended, notice, policy, NOTHING) == decide(ended, policy, NOTHING)
+    assert decide_end_after_notice(ended, notice, policy, NOTHING) == decide_after_round(
+        ended, policy, NOTHING
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,4 +80,4 @@ def test_preemption_of_a_job_is_the_partitions_or_the_qoss(
     plugin: str, partition: Preemption | None, qos: Preemption | None, expected: Preemption
 ) -> None:
     """PreemptType says which of them counts; a QOS may leave the mode to the cluster."""
-    assert preemption_of_job(plugin, PreemptMode.requeue, partition, qos) == expected
+    assert resolve_job_preemption(plugin, PreemptMode.requeue, partition, qos) == expected

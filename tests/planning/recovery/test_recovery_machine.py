@@ -18,24 +18,24 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit, StateKept, ToldBy
-from hpckit.model.history import LaunchHistory, read_history
+from hpckit.model.history import LaunchHistory, build_launch_history
 from hpckit.model.launch import Recovery
 from hpckit.model.plan import JobSpec
-from hpckit.model.run import RunRecord, RunView, missing_final_event
+from hpckit.model.run import RunRecord, RunView, failure_of_unended_attempt
 from hpckit.model.states import RoundAction, RunState
-from hpckit.planning.recovery.budget import spent
-from hpckit.planning.recovery.decide import decide
-from hpckit.planning.recovery.ledger import Ledger, read_ledger
-from hpckit.planning.recovery.node_choice import RoundSizes, first_nodes
-from hpckit.planning.recovery.resume import Known, choose
+from hpckit.planning.recovery.budget import explain_no_automatic_restart
+from hpckit.planning.recovery.decide import decide_after_round
+from hpckit.planning.recovery.ledger import Ledger, build_ledger_from_events
+from hpckit.planning.recovery.node_choice import RoundSizes, choose_first_round_nodes
+from hpckit.planning.recovery.resume import Known, choose_runs_to_resume
 from hpckit.planning.recovery.round_view import (
     CheckpointLoad,
     EndAttempt,
     NewRound,
     RoundView,
     StopNotice,
-    attempt_ended,
-    round_ended,
+    build_attempt_ended_event,
+    build_round_ended_event,
 )
 
 TOTAL = 100
@@ -92,7 +92,7 @@ class RecoveryMachine(RuleBasedStateMachine):
     @property
     def known(self) -> LaunchHistory:
         """What the launch's own events say."""
-        return read_history([job(0)], self.launched)
+        return build_launch_history([job(0)], self.launched)
 
     @property
     def counted(self) -> list[events.Event]:
@@ -103,14 +103,14 @@ class RecoveryMachine(RuleBasedStateMachine):
     @property
     def past(self) -> Ledger:
         """What the next decision knows of earlier failures."""
-        return read_ledger(self.counted)
+        return build_ledger_from_events(self.counted)
 
     @property
     def view(self) -> RunView:
         """The run as every verb sees it, on a machine without Slurm."""
         record = RunRecord(id="x.0", index=0, overrides=(), folder="/x")
         latest = self.attempts[-1] if self.attempts else []
-        return RunView(record=record.fold(latest), alive=self.alive or self.waits)
+        return RunView(record=record.apply_events(latest), alive=self.alive or self.waits)
 
     def tick(self) -> datetime:
         """Let a second pass."""
@@ -144,7 +144,7 @@ class RecoveryMachine(RuleBasedStateMachine):
                 )
             ]
         )
-        self.begin_round(0, first_nodes(self.standing, self.past, POLICY, RoundSizes(wanted=2)))
+        self.begin_round(0, choose_first_round_nodes(self.standing, self.past, POLICY, RoundSizes(wanted=2)))
 
     def begin_round(self, number: int, nodes: tuple[str, ...]) -> None:
         """Start all ranks; they go on from the newest checkpoint that nothing speaks against."""
@@ -210,9 +210,9 @@ class RecoveryMachine(RuleBasedStateMachine):
             requeues=True,
         )
         ended = replace(ended, **about)
-        action = decide(ended, POLICY, self.past)
+        action = decide_after_round(ended, POLICY, self.past)
         failure = action.because if isinstance(action, NewRound) else action.failure
-        history.append(round_ended(ended, failure, RoundAction.end))
+        history.append(build_round_ended_event(ended, failure, RoundAction.end))
         self.count(failure)
         if isinstance(action, NewRound):
             self.begin_round(self.round + 1, action.nodes)
@@ -221,7 +221,7 @@ class RecoveryMachine(RuleBasedStateMachine):
 
     def end_attempt(self, action: EndAttempt) -> None:
         """Record the final event; Slurm starts the run again where that was asked, or preempted."""
-        self.attempts[-1].append(attempt_ended(action, self.tick()))
+        self.attempts[-1].append(build_attempt_ended_event(action, self.tick()))
         assert (action.exit_code == 0) == (action.state is RunState.completed)
         self.alive = False
         self.waits, self.excluded = action.again, action.excluded
@@ -240,11 +240,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         return tuple(self.exit(rank, reason, **about) for rank in (0, 1))
 
     @precondition(lambda self: self.alive and self.step == TOTAL - 1)
-    @rule(
-        kept=st.sampled_from(
-            [StateKept.saved, StateKept.saved, StateKept.unsaved, StateKept.nothing]
-        )
-    )
+    @rule(kept=st.sampled_from([StateKept.saved, StateKept.saved, StateKept.unsaved, StateKept.nothing]))
     def return_at_the_end(self, kept: StateKept) -> None:
         """All ranks return behind the last step; the last save may have failed."""
         if kept is StateKept.saved:
@@ -305,12 +301,8 @@ class RecoveryMachine(RuleBasedStateMachine):
     def hang(self, rank: int) -> None:
         """Let a rank stand still, and be named."""
         self.guilty.add(self.members[rank])
-        failure = Failure(
-            cause=Cause.hang, message="", rank=rank, node=self.members[rank], signature="hang"
-        )
-        self.end_round(
-            self.both(ExitReason.killed, signal="SIGKILL", stopped=True), failure=failure
-        )
+        failure = Failure(cause=Cause.hang, message="", rank=rank, node=self.members[rank], signature="hang")
+        self.end_round(self.both(ExitReason.killed, signal="SIGKILL", stopped=True), failure=failure)
 
     @precondition(lambda self: self.alive)
     @rule(place=st.integers(0, 1))
@@ -320,9 +312,7 @@ class RecoveryMachine(RuleBasedStateMachine):
         self.guilty.add(node)
         self.standing = tuple(one for one in self.standing if one != node)
         peer = self.exit(1 - place, ExitReason.raised, exception="DistBackendError")
-        failure = Failure(
-            cause=Cause.node_lost, message="", node=node, signature=f"node_lost {node}"
-        )
+        failure = Failure(cause=Cause.node_lost, message="", node=node, signature=f"node_lost {node}")
         self.end_round((peer,), failure=failure)
 
     @precondition(lambda self: self.alive)
@@ -333,10 +323,7 @@ class RecoveryMachine(RuleBasedStateMachine):
     )
     def give_notice(self, cause: Cause, ended: bool, cancelled: bool) -> None:  # noqa: FBT001  # drawn
         """Tell the attempt to stop: ranks of a loop save and leave; a command may end with 0."""
-        about: dict[str, Any] = {
-            "notice": StopNotice(signal="SIGTERM", cause=cause),
-            "cut_short": True,
-        }
+        about: dict[str, Any] = {"notice": StopNotice(signal="SIGTERM", cause=cause), "cut_short": True}
         if self.step is None or ended:
             exits = self.both(ExitReason.ended)
         else:
@@ -349,7 +336,7 @@ class RecoveryMachine(RuleBasedStateMachine):
     def lose_the_supervisor(self) -> None:
         """Lose the supervisor, without a final event."""
         self.alive = False
-        failure = missing_final_event(self.attempts[-1])
+        failure = failure_of_unended_attempt(self.attempts[-1])
         assert failure is not None
         if self.step is not None:
             reached = events.StepReached(at=self.tick(), round=self.round, step=self.step)
@@ -363,17 +350,14 @@ class RecoveryMachine(RuleBasedStateMachine):
     def resume(self, by_hand: bool) -> None:  # noqa: FBT001  # drawn
         """`hpckit resume`, or the auto-resume job: what chooses is the same, what counts is not."""
         view, before = self.view, self.past
-        why = None if by_hand else spent(view, self.counted, POLICY)
+        why = None if by_hand else explain_no_automatic_restart(view, self.counted, POLICY)
         known = Known(spent={} if why is None else {0: why})
-        choice = choose([view], known, cancelled=by_hand)
+        choice = choose_runs_to_resume([view], known, cancelled=by_hand)
         assert not (view.state is RunState.completed and choice.resumed), "completed is over"
         if not choice.resumed:
             return
         added = events.JobAdded(
-            at=self.tick(),
-            job=job(len(self.known.jobs)),
-            after=(len(self.attempts),),
-            fresh=by_hand,
+            at=self.tick(), job=job(len(self.known.jobs)), after=(len(self.attempts),), fresh=by_hand
         )
         self.close_the_record()
         self.launched += [
@@ -385,11 +369,13 @@ class RecoveryMachine(RuleBasedStateMachine):
             self.failures = self.lefts = 0
             return
         for cause in Cause:
-            assert self.past.spent(cause) >= before.spent(cause), "a budget grew by itself"
+            assert self.past.count_failures_against_budget(cause) >= before.count_failures_against_budget(
+                cause
+            ), "a budget grew by itself"
 
     def close_the_record(self) -> None:
         """Give the latest attempt the end it could not say itself (record.ledgers does so)."""
-        failure = missing_final_event(self.attempts[-1])
+        failure = failure_of_unended_attempt(self.attempts[-1])
         if failure is None:
             return
         ended = events.RoundEnded(
@@ -400,9 +386,7 @@ class RecoveryMachine(RuleBasedStateMachine):
             action=RoundAction.end,
             failure=failure,
         )
-        last = events.AttemptEnded(
-            at=self.at, state=RunState.interrupted, exit_code=1, failure=failure
-        )
+        last = events.AttemptEnded(at=self.at, state=RunState.interrupted, exit_code=1, failure=failure)
         self.attempts[-1] += [ended, last]
 
     # --- what must always hold -----------------------------------------------------------------
@@ -422,7 +406,7 @@ class RecoveryMachine(RuleBasedStateMachine):
     @invariant()
     def no_healthy_node_is_blamed(self) -> None:
         """Left out is only a node on which something broke: never for a notice or an exception."""
-        assert self.past.excluded(POLICY) <= self.guilty
+        assert self.past.list_nodes_failing_too_often(POLICY) <= self.guilty
         assert set(self.excluded) <= self.guilty
 
     @invariant()

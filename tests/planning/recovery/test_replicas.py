@@ -15,12 +15,16 @@ from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import LaunchConfig, Recovery
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.states import RoundAction
-from hpckit.planning.layout import replica_nodes_of
-from hpckit.planning.recovery.decide import decide
+from hpckit.planning.layout import count_run_replica_nodes
+from hpckit.planning.recovery.decide import decide_after_round
 from hpckit.planning.recovery.ledger import Ledger
-from hpckit.planning.recovery.loss import gone_before
-from hpckit.planning.recovery.node_choice import RoundSizes, first_nodes, placed
-from hpckit.planning.recovery.round_view import EndAttempt, NewRound, RoundView, round_ended
+from hpckit.planning.recovery.loss import build_loss_before_start_failure
+from hpckit.planning.recovery.node_choice import (
+    RoundSizes,
+    choose_first_round_nodes,
+    choose_nodes_in_whole_replicas,
+)
+from hpckit.planning.recovery.round_view import EndAttempt, NewRound, RoundView, build_round_ended_event
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POLICY = Recovery(
@@ -37,69 +41,89 @@ def blocks(nodes: Sequence[str], replica_nodes: int) -> list[tuple[str, ...]]:
 def test_spare_takes_the_very_place_of_a_lost_node() -> None:
     """With a spare no other node moves: every rank but those of the lost node is where it was."""
     members = ("a", "b", "c", "d")
-    assert placed(members, ("a", "b", "d", "s"), 4, replica_nodes=2) == ("a", "b", "s", "d")
-    assert placed(members, ("b", "d", "s", "t"), 4, replica_nodes=2) == ("s", "b", "t", "d")
+    assert choose_nodes_in_whole_replicas(members, ("a", "b", "d", "s"), 4, replica_nodes=2) == (
+        "a",
+        "b",
+        "s",
+        "d",
+    )
+    assert choose_nodes_in_whole_replicas(members, ("b", "d", "s", "t"), 4, replica_nodes=2) == (
+        "s",
+        "b",
+        "t",
+        "d",
+    )
 
 
 def test_replica_that_lost_a_node_is_dropped_without_a_spare() -> None:
     """The other replicas keep their nodes, wherever the lost one was."""
     members = ("a", "b", "c", "d", "e", "f")
-    assert placed(members, ("a", "b", "c", "e", "f"), 6, replica_nodes=2) == ("a", "b", "e", "f")
-    assert placed(members, ("b", "c", "d", "e", "f"), 6, replica_nodes=2) == ("c", "d", "e", "f")
+    assert choose_nodes_in_whole_replicas(members, ("a", "b", "c", "e", "f"), 6, replica_nodes=2) == (
+        "a",
+        "b",
+        "e",
+        "f",
+    )
+    assert choose_nodes_in_whole_replicas(members, ("b", "c", "d", "e", "f"), 6, replica_nodes=2) == (
+        "c",
+        "d",
+        "e",
+        "f",
+    )
 
 
 def test_survivors_of_a_dropped_replica_are_spares_for_the_next_losses() -> None:
     """Of a replica of four nodes that lost one, three are left: three losses cost no replica."""
     members = tuple("abcdefgh")
     standing = [node for node in members if node != "h"]
-    now = placed(members, standing, 8, replica_nodes=4)
+    now = choose_nodes_in_whole_replicas(members, standing, 8, replica_nodes=4)
     assert now == tuple("abcd")
     for lost, expected in (("b", "aecd"), ("d", "aecf"), ("a", "gecf")):
         standing.remove(lost)
-        now = placed(now, standing, 8, replica_nodes=4)
+        now = choose_nodes_in_whole_replicas(now, standing, 8, replica_nodes=4)
         assert now == tuple(expected)
     standing.remove("g")
-    assert placed(now, standing, 8, replica_nodes=4) == ()
+    assert choose_nodes_in_whole_replicas(now, standing, 8, replica_nodes=4) == ()
 
 
 def test_two_broken_replicas_become_one_whole() -> None:
     """A survivor of one takes the lost node's place in the other; the whole one does not move."""
     members = tuple("abcdef")
-    assert placed(members, tuple("acef"), 6, replica_nodes=2) == ("a", "c", "e", "f")
+    assert choose_nodes_in_whole_replicas(members, tuple("acef"), 6, replica_nodes=2) == ("a", "c", "e", "f")
 
 
 def test_replica_that_lost_fewer_nodes_is_kept() -> None:
     """What moves least is kept, so that the least has to be loaded anew."""
     members = tuple("abcdef")
-    assert placed(members, tuple("adef"), 6, replica_nodes=3) == ("d", "e", "f")
-    assert placed(members, tuple("abf"), 6, replica_nodes=3) == ("a", "b", "f")
+    assert choose_nodes_in_whole_replicas(members, tuple("adef"), 6, replica_nodes=3) == ("d", "e", "f")
+    assert choose_nodes_in_whole_replicas(members, tuple("abf"), 6, replica_nodes=3) == ("a", "b", "f")
 
 
 def test_draining_node_is_left_for_the_survivor_of_a_dropped_replica() -> None:
     """A node that is being drained is taken only if there are too few others."""
     members = tuple("abcd")
-    assert placed(members, tuple("abc"), 4, {"a"}, replica_nodes=2) == ("c", "b")
-    assert placed(members, tuple("ab"), 4, {"a"}, replica_nodes=2) == ("a", "b")
+    assert choose_nodes_in_whole_replicas(members, tuple("abc"), 4, {"a"}, replica_nodes=2) == ("c", "b")
+    assert choose_nodes_in_whole_replicas(members, tuple("ab"), 4, {"a"}, replica_nodes=2) == ("a", "b")
 
 
 def test_run_grows_again_by_whole_replicas() -> None:
     """As many spares as a replica needs become one; fewer stay spares."""
-    assert placed(tuple("ab"), tuple("abcd"), 4, replica_nodes=2) == tuple("abcd")
-    assert placed(tuple("ab"), tuple("abc"), 4, replica_nodes=2) == tuple("ab")
+    assert choose_nodes_in_whole_replicas(tuple("ab"), tuple("abcd"), 4, replica_nodes=2) == tuple("abcd")
+    assert choose_nodes_in_whole_replicas(tuple("ab"), tuple("abc"), 4, replica_nodes=2) == tuple("ab")
 
 
 def test_first_round_is_whole_replicas() -> None:
     """Even where fewer nodes came than were asked for."""
-    assert first_nodes(
+    assert choose_first_round_nodes(
         tuple("abcde"), Ledger(), POLICY, RoundSizes(wanted=6, replica_nodes=2)
     ) == tuple("abcd")
 
 
 def test_round_whose_nodes_are_gone_names_them() -> None:
     """Nodes that are lost between the decision and the start are to blame for it."""
-    failure = gone_before(("a", "b"), {"a"})
+    failure = build_loss_before_start_failure(("a", "b"), {"a"})
     assert (failure.cause, failure.node) == (Cause.node_lost, "b")
-    assert gone_before(("a", "b"), {}).node is None
+    assert build_loss_before_start_failure(("a", "b"), {}).node is None
 
 
 def test_nodes_of_a_replica_follow_the_layout() -> None:
@@ -107,9 +131,9 @@ def test_nodes_of_a_replica_follow_the_layout() -> None:
     base = LaunchConfig(name="x")
     two = {"nodes": 2, "tasks_per_node": 2}
     asked = replaced(base, two)
-    assert replica_nodes_of(replaced(asked, {}, Parallel(replicate=1, shard="rest"))) == 2
-    assert replica_nodes_of(replaced(asked, {}, Parallel(shard="node"))) == 1
-    assert replica_nodes_of(asked) == 1
+    assert count_run_replica_nodes(replaced(asked, {}, Parallel(replicate=1, shard="rest"))) == 2
+    assert count_run_replica_nodes(replaced(asked, {}, Parallel(shard="node"))) == 1
+    assert count_run_replica_nodes(asked) == 1
 
 
 def replaced(
@@ -141,7 +165,7 @@ def test_choice_is_the_largest_and_disturbs_the_least(
 ) -> None:
     """As many whole replicas as there can be; those that lost nothing keep nodes and order."""
     members, good, size, wanted, unwelcome = drawn
-    chosen = placed(members, good, wanted, unwelcome, replica_nodes=size)
+    chosen = choose_nodes_in_whole_replicas(members, good, wanted, unwelcome, replica_nodes=size)
     assert len(chosen) == min(wanted, len(good)) // size * size
     assert len(set(chosen)) == len(chosen)
     assert set(chosen) <= set(good)
@@ -157,10 +181,7 @@ class ReplicaMachine(RuleBasedStateMachine):
     """A run of several replicas that loses nodes, one after the other, by the real decisions."""
 
     @initialize(
-        size=st.integers(1, 4),
-        replicas=st.integers(1, 4),
-        fewest=st.integers(1, 4),
-        spares=st.integers(0, 4),
+        size=st.integers(1, 4), replicas=st.integers(1, 4), fewest=st.integers(1, 4), spares=st.integers(0, 4)
     )
     def begin(self, size: int, replicas: int, fewest: int, spares: int) -> None:
         """Start the first round on nodes of two ranks each."""
@@ -177,11 +198,8 @@ class ReplicaMachine(RuleBasedStateMachine):
         self.attempt, self.ended = self.attempt + 1, False
         count = self.wanted + self.spares
         self.standing = tuple(f"n{self.attempt}-{number}" for number in range(count))
-        self.members = first_nodes(
-            self.standing,
-            self.past,
-            POLICY,
-            RoundSizes(wanted=self.wanted, replica_nodes=self.size),
+        self.members = choose_first_round_nodes(
+            self.standing, self.past, POLICY, RoundSizes(wanted=self.wanted, replica_nodes=self.size)
         )
         assert self.members == self.standing[: self.wanted]
 
@@ -206,9 +224,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         gone = sorted(set(lost))
         self.standing = tuple(node for node in self.standing if node not in gone)
         named = ", ".join(node for node in self.members if node in gone)
-        failure = Failure(
-            cause=Cause.node_lost, message="", node=named, signature=f"node_lost {named}"
-        )
+        failure = Failure(cause=Cause.node_lost, message="", node=named, signature=f"node_lost {named}")
         hit = [place for place, node in enumerate(self.members) if node in gone]
         self.end_round(failure, {place // self.size for place in hit})
 
@@ -237,8 +253,8 @@ class ReplicaMachine(RuleBasedStateMachine):
             replica_nodes=self.size,
             requeues=True,
         )
-        action = decide(view, POLICY, self.past)
-        self.past = self.past.after(round_ended(view, failure, RoundAction.end), 1)
+        action = decide_after_round(view, POLICY, self.past)
+        self.past = self.past.after_round(build_round_ended_event(view, failure, RoundAction.end), 1)
         good = set(self.standing) - self.bad
         if isinstance(action, EndAttempt):
             assert len(good) < self.fewest, "there were enough good nodes here"

@@ -14,16 +14,16 @@ from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.launch import LaunchConfig, Recovery, Resources
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.states import RoundAction
-from hpckit.planning.recovery.boundary import on_resize
-from hpckit.planning.recovery.decide import decide
+from hpckit.planning.recovery.boundary import decide_on_resize
+from hpckit.planning.recovery.decide import decide_after_round
 from hpckit.planning.recovery.ledger import Ledger
-from hpckit.planning.recovery.round_view import EndAttempt, NewRound, RoundView, Stay, round_ended
+from hpckit.planning.recovery.round_view import EndAttempt, NewRound, RoundView, Stay, build_round_ended_event
 from hpckit.planning.recovery.run_size import (
     RunSize,
-    least_replicas,
-    replicas_to_order,
-    size_of,
-    worth_growing,
+    build_run_size,
+    count_replicas_to_order,
+    find_min_replicas,
+    is_growth_worthwhile,
 )
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -55,7 +55,7 @@ def blocks(nodes: Sequence[str], size: int = 2) -> list[tuple[str, ...]]:
 
 def test_run_grows_by_the_nodes_of_a_satellite() -> None:
     """Its own replicas stay where they are; the new one comes last."""
-    action = on_resize(view("ab", "abst", 4), POLICY, Ledger())
+    action = decide_on_resize(view("ab", "abst", 4), POLICY, Ledger())
     assert isinstance(action, NewRound)
     assert action.nodes == tuple("abst")
     assert action.because.cause is Cause.resized
@@ -64,30 +64,30 @@ def test_run_grows_by_the_nodes_of_a_satellite() -> None:
 
 def test_half_a_replica_is_no_reason_to_leave() -> None:
     """One node of two stands as a spare until the other one comes."""
-    assert isinstance(on_resize(view("ab", "abs", 4), POLICY, Ledger()), Stay)
+    assert isinstance(decide_on_resize(view("ab", "abs", 4), POLICY, Ledger()), Stay)
 
 
 def test_run_without_a_saved_state_waits_before_it_grows() -> None:
     """Leaving would lose all of its steps."""
-    action = on_resize(view("ab", "abst", 4, saved=False), POLICY, Ledger())
+    action = decide_on_resize(view("ab", "abst", 4, saved=False), POLICY, Ledger())
     assert isinstance(action, Stay)
     assert "nothing has been saved yet" in action.because
 
 
 def test_run_continues_without_the_nodes_that_leave() -> None:
     """Saved or not: they take their ranks with them; a spare takes a place if there is one."""
-    action = on_resize(view("abst", "ab", 2, saved=False), POLICY, Ledger())
+    action = decide_on_resize(view("abst", "ab", 2, saved=False), POLICY, Ledger())
     assert isinstance(action, NewRound)
     assert action.nodes == tuple("ab")
     assert action.because.message == "from 2 to 1 replica: s, t left with their satellite job"
-    moved = on_resize(view("as", "ab", 2), POLICY, Ledger())
+    moved = decide_on_resize(view("as", "ab", 2), POLICY, Ledger())
     assert isinstance(moved, NewRound)
     assert moved.nodes == tuple("ab")
 
 
 def test_shrinking_keeps_whole_replicas_in_their_places() -> None:
     """The last replicas go, also where a node is not where the allocation's order has it."""
-    action = on_resize(view("adcb", "abcd", 2), POLICY, Ledger())
+    action = decide_on_resize(view("adcb", "abcd", 2), POLICY, Ledger())
     assert isinstance(action, NewRound)
     assert action.nodes == ("a", "d")
 
@@ -95,12 +95,14 @@ def test_shrinking_keeps_whole_replicas_in_their_places() -> None:
 def test_growing_leaves_bad_nodes_out() -> None:
     """A node that failed, is drained or is slow brings no replica."""
     failure = Failure(cause=Cause.node_lost, message="", node="s", signature="x")
-    past = Ledger().after(round_ended(view("ab", "ab", 2), failure, RoundAction.new_round), 1)
-    assert isinstance(on_resize(view("ab", "abst", 4), POLICY, past), Stay)
+    past = Ledger().after_round(
+        build_round_ended_event(view("ab", "ab", 2), failure, RoundAction.new_round), 1
+    )
+    assert isinstance(decide_on_resize(view("ab", "abst", 4), POLICY, past), Stay)
     draining = view("ab", "abst", 4, draining={"t": "maintenance"})
-    assert isinstance(on_resize(draining, POLICY, Ledger()), Stay)
+    assert isinstance(decide_on_resize(draining, POLICY, Ledger()), Stay)
     slow = view("ab", "abst", 4, slow={"t": "half as fast"})
-    assert isinstance(on_resize(slow, POLICY, Ledger()), Stay)
+    assert isinstance(decide_on_resize(slow, POLICY, Ledger()), Stay)
 
 
 def left(rank: int) -> RankExit:
@@ -111,10 +113,10 @@ def left(rank: int) -> RankExit:
 def test_ranks_that_a_satellite_took_along_are_no_failure() -> None:
     """Slurm tells its ranks before the supervisor can: they leave unasked, and are not blamed."""
     ended = view("abst", "ab", 2, exits=tuple(map(left, range(4))))
-    action = decide(ended, POLICY, Ledger())
+    action = decide_after_round(ended, POLICY, Ledger())
     assert isinstance(action, NewRound)
     assert (action.because.cause, action.nodes) == (Cause.resized, tuple("ab"))
-    unasked = decide(replace(ended, resizing=False, standing=tuple("abst")), POLICY, Ledger())
+    unasked = decide_after_round(replace(ended, resizing=False, standing=tuple("abst")), POLICY, Ledger())
     assert isinstance(unasked, EndAttempt)
     assert unasked.failure is not None
     assert unasked.failure.cause is Cause.left
@@ -137,7 +139,7 @@ def raised(view_: RoundView) -> RoundView:
 def test_growth_that_fails_at_once_is_undone() -> None:
     """Nobody's run ends because it got more nodes than its batch has rows."""
     ended = raised(view("abst", "abst", 4, grown_from=("a", "b")))
-    action = decide(ended, POLICY, Ledger())
+    action = decide_after_round(ended, POLICY, Ledger())
     assert isinstance(action, NewRound)
     assert (action.nodes, action.undone, action.because.cause) == (("a", "b"), True, Cause.resized)
     assert action.because.message.endswith("4 data ranks; back from 2 to 1 replica")
@@ -146,7 +148,7 @@ def test_growth_that_fails_at_once_is_undone() -> None:
         replace(ended, first_step=3),
         replace(ended, standing=tuple("bst")),
     ):
-        end = decide(other, POLICY, Ledger())
+        end = decide_after_round(other, POLICY, Ledger())
         assert isinstance(end, EndAttempt), "the code's own failure"
         assert end.failure is not None
         assert end.failure.cause is Cause.exception
@@ -177,7 +179,7 @@ def test_resizing_never_breaks_a_replica(
         fewest=size,
         draining=dict.fromkeys(drained, ""),
     )
-    action = on_resize(seen, POLICY, Ledger())
+    action = decide_on_resize(seen, POLICY, Ledger())
     if isinstance(action, Stay):
         return
     after = action.nodes
@@ -205,15 +207,17 @@ def test_size_follows_the_user(
 ) -> None:
     """Never beyond the layout or the user's bound; growing takes no more than stands ready."""
     size = RunSize(configured=configured, replica_nodes=2, most=most)
-    assert size.wanted(satellites) <= (configured + satellites if most is None else most)
-    small = size.shrunk(to)
-    assert small.wanted(satellites) == min(to, size.wanted(satellites))
-    assert small.grown(by).wanted(satellites) >= small.wanted(satellites)
-    ready = small.standing(by, standing, satellites)
+    assert size.count_wanted_replicas(satellites) <= (configured + satellites if most is None else most)
+    small = size.with_bound(to)
+    assert small.count_wanted_replicas(satellites) == min(to, size.count_wanted_replicas(satellites))
+    assert small.with_raised_bound(by).count_wanted_replicas(satellites) >= small.count_wanted_replicas(
+        satellites
+    )
+    ready = small.count_replicas_held_by_bound(by, standing, satellites)
     assert 0 <= ready <= by
     if ready:
         assert (to + ready) * 2 <= standing
-    assert size.standing(by, standing, satellites) == 0
+    assert size.count_replicas_held_by_bound(by, standing, satellites) == 0
 
 
 @given(
@@ -222,17 +226,15 @@ def test_size_follows_the_user(
     remaining=st.integers(0, 10**6),
     restart=st.integers(0, 10**5),
 )
-def test_growing_is_worth_three_restarts(
-    before: int, more: int, remaining: int, restart: int
-) -> None:
+def test_growing_is_worth_three_restarts(before: int, more: int, remaining: int, restart: int) -> None:
     """The longer a run has to go, the sooner; the costlier the restart, the later."""
     args = (timedelta(seconds=remaining), timedelta(seconds=restart))
-    worth = worth_growing(before, before + more, *args)
-    longer = worth_growing(before, before + more, 2 * args[0] + timedelta(seconds=1), args[1])
-    costlier = worth_growing(before, before + more, args[0], args[1] + args[0])
+    worth = is_growth_worthwhile(before, before + more, *args)
+    longer = is_growth_worthwhile(before, before + more, 2 * args[0] + timedelta(seconds=1), args[1])
+    costlier = is_growth_worthwhile(before, before + more, args[0], args[1] + args[0])
     assert longer or not worth
     assert not costlier
-    assert not worth_growing(before, before, *args)
+    assert not is_growth_worthwhile(before, before, *args)
 
 
 @pytest.mark.parametrize(
@@ -242,16 +244,16 @@ def test_growing_is_worth_three_restarts(
 def test_layout_bounds_the_replicas(parallel: Parallel, most: int | None) -> None:
     """A number of replicas is a bound; `rest` is none."""
     settings = LaunchConfig(name="x", resources=Resources(nodes=4), parallel=parallel)
-    size = size_of(settings)
+    size = build_run_size(settings)
     assert (size.configured, size.replica_nodes, size.most) == (2, 2, most)
-    assert size.not_grown(1, 1) is None
-    assert (size.not_grown(1, 2) is None) is (most is None)
-    assert least_replicas(settings) == 1
+    assert size.explain_no_growth(1, 1) is None
+    assert (size.explain_no_growth(1, 2) is None) is (most is None)
+    assert find_min_replicas(settings) == 1
     bounded = replace(settings, resources=Resources(nodes=4, min_nodes=4))
-    assert least_replicas(bounded) == 2
-    assert size.not_shrunk(1, 2, 2) == "resources.min_nodes is 2 replicas, and 1 would be fewer"
-    assert size.not_shrunk(2, 2, 1) == "it has 2 replicas: to shrink, name fewer"
-    assert "no whole replica (parallel.fallback)" in str(size.not_shrunk(1, 0, 1))
+    assert find_min_replicas(bounded) == 2
+    assert size.explain_no_shrink(1, 2, 2) == "resources.min_nodes is 2 replicas, and 1 would be fewer"
+    assert size.explain_no_shrink(2, 2, 1) == "it has 2 replicas: name a smaller number"
+    assert "no whole replica (parallel.fallback)" in str(size.explain_no_shrink(1, 0, 1))
 
 
 @given(configured=st.integers(1, 6), changes=st.lists(st.integers(0, 9), max_size=12))
@@ -262,24 +264,24 @@ def test_lost_replica_is_ordered_once(configured: int, changes: list[int]) -> No
     for held in changes:
         missing = max(0, configured - held)
         most = max(most, missing)
-        ordered += replicas_to_order(size, held, ordered)
+        ordered += count_replicas_to_order(size, held, ordered)
         assert missing <= ordered
     assert ordered == most
 
 
 def test_shrunk_run_orders_nothing() -> None:
     """What a user took away is not lost."""
-    assert replicas_to_order(RunSize(configured=4, replica_nodes=1, bound=2), 2, 0) == 0
+    assert count_replicas_to_order(RunSize(configured=4, replica_nodes=1, bound=2), 2, 0) == 0
 
 
 def test_run_in_another_layout_returns_to_its_own_when_nodes_come() -> None:
     """Between the two, sizes are told in nodes; undone growth leaves it where it was."""
     seen = view("abc", "abcd", 4, replica_nodes=4, fallback_nodes=(3, 2))
-    action = on_resize(seen, POLICY, Ledger())
+    action = decide_on_resize(seen, POLICY, Ledger())
     assert isinstance(action, NewRound)
     assert action.nodes == ("a", "b", "c", "d")
     assert action.because.message == "from 3 to 4 nodes"
-    undone = on_resize(replace(seen, wanted=0), POLICY, Ledger())
+    undone = decide_on_resize(replace(seen, wanted=0), POLICY, Ledger())
     assert isinstance(undone, Stay)
 
 
@@ -287,9 +289,9 @@ def test_lost_node_of_the_only_replica_leads_to_another_layout() -> None:
     """Without one that is listed, the run asks for a new attempt."""
     lost = Failure(cause=Cause.node_lost, message="lost d", node="d", signature="node_lost d")
     seen = view("abcd", "abc", 4, replica_nodes=4, failure=lost, resizing=False, requeues=True)
-    action = decide(replace(seen, fallback_nodes=(3, 2)), POLICY, Ledger())
+    action = decide_after_round(replace(seen, fallback_nodes=(3, 2)), POLICY, Ledger())
     assert isinstance(action, NewRound)
     assert action.nodes == ("a", "b", "c")
-    without = decide(replace(seen, fewest=4), POLICY, Ledger())
+    without = decide_after_round(replace(seen, fewest=4), POLICY, Ledger())
     assert isinstance(without, EndAttempt)
     assert without.again

@@ -14,9 +14,14 @@ from hypothesis import strategies as st
 
 from hpckit.model.plan import JobSpec
 from hpckit.model.run import Observation, RunRecord, RunView
-from hpckit.model.states import Judgement, RunState, Standing, parse_state
-from hpckit.planning.recovery.resume import Known, added_jobs, choose, standing_of
-from hpckit.report.pending import standing_text
+from hpckit.model.states import Judgement, RunState, Standing, parse_slurm_state
+from hpckit.planning.recovery.resume import (
+    Known,
+    build_resumed_jobs,
+    choose_runs_to_resume,
+    classify_run_for_resume,
+)
+from hpckit.report.pending import format_resume_decision
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -27,7 +32,7 @@ def view(index: int = 0, *, slurm: str | None = None, **fields: Any) -> RunView:
     record = RunRecord(id=f"demo.{index}", index=index, overrides=(), folder="/f", **fields)
     seen = None
     if slurm is not None:
-        seen = Observation(job=f"7_{index}", state=parse_state(slurm), seen_at=AT)
+        seen = Observation(job=f"7_{index}", state=parse_slurm_state(slurm), seen_at=AT)
     return RunView(record=record, observation=seen, asked=record.job is not None)
 
 
@@ -63,11 +68,9 @@ def begun(state: RunState, **fields: Any) -> dict[str, Any]:
         "cancelled",
     ],
 )
-def test_choice_takes_what_is_over_without_having_completed(
-    seen: RunView, *, resumed: bool
-) -> None:
+def test_choice_takes_what_is_over_without_having_completed(seen: RunView, *, resumed: bool) -> None:
     """Failed, interrupted and lost runs are resumed once nobody else will start them again."""
-    choice = choose([seen], Known(), cancelled=False)
+    choice = choose_runs_to_resume([seen], Known(), cancelled=False)
     assert choice.resumed == ((0,) if resumed else ())
     assert len(choice.skipped) == (0 if resumed else 1)
 
@@ -75,14 +78,14 @@ def test_choice_takes_what_is_over_without_having_completed(
 def test_choice_takes_cancelled_runs_where_asked_to() -> None:
     """Cancelled counts only when it is said."""
     seen = view(slurm="CANCELLED")
-    assert choose([seen], Known(), cancelled=True).resumed == (0,)
-    assert choose([seen], Known(), cancelled=False).open == ()
+    assert choose_runs_to_resume([seen], Known(), cancelled=True).resumed == (0,)
+    assert choose_runs_to_resume([seen], Known(), cancelled=False).open == ()
 
 
 def test_choice_takes_what_nobody_was_given_but_not_what_somebody_may_have() -> None:
     """A run that was never submitted is missing; one of unknown fate is left to doctor."""
     seen = [view(index, job=None) for index in range(2)]
-    choice = choose(seen, Known(unsubmitted={0, 1}, doubtful={1}), cancelled=False)
+    choice = choose_runs_to_resume(seen, Known(unsubmitted={0, 1}, doubtful={1}), cancelled=False)
     assert choice.resumed == (0,)
     assert choice.skipped[0].why.standing is Standing.unconfirmed
     assert choice.open == ()
@@ -96,7 +99,7 @@ def test_choice_names_what_still_goes_on() -> None:
         view(2, slurm="PENDING", **begun(RunState.interrupted)),
         view(3, slurm="COMPLETED", **begun(RunState.completed)),
     ]
-    assert choose(seen, Known(), cancelled=False).open == (0, 1, 2)
+    assert choose_runs_to_resume(seen, Known(), cancelled=False).open == (0, 1, 2)
 
 
 @pytest.fixture
@@ -113,17 +116,10 @@ def job(plan_of_one_job: Callable[..., Any]) -> Callable[..., JobSpec]:
 def test_jobs_are_compact_and_keep_their_resources(job: Callable[..., JobSpec]) -> None:
     """Runs that ask the same share a job without gaps; indices and names go on from the last."""
     small, large = job(mem_gb=1), replace(job(mem_gb=2), index=1)
-    jobs = added_jobs(
-        "demo",
-        (1, 4, 6),
-        job_of=lambda run: large if run == 4 else small,
-        begun={1, 4, 6},
-        first_index=2,
+    jobs = build_resumed_jobs(
+        "demo", (1, 4, 6), job_of=lambda run: large if run == 4 else small, begun={1, 4, 6}, first_index=2
     )
-    assert [(one.index, one.name, one.runs) for one in jobs] == [
-        (2, "demo-2", (1, 6)),
-        (3, "demo-3", (4,)),
-    ]
+    assert [(one.index, one.name, one.runs) for one in jobs] == [(2, "demo-2", (1, 6)), (3, "demo-3", (4,))]
     assert [one.resources for one in jobs] == [small.resources, large.resources]
 
 
@@ -136,7 +132,7 @@ def test_jobs_drop_a_dependency_that_has_been_met(
 ) -> None:
     """What a run depended on came about before its first attempt; before that it still counts."""
     spec = job(dependency=dependency)
-    jobs = added_jobs("demo", (0, 1), job_of=lambda _: spec, begun={0}, first_index=1)
+    jobs = build_resumed_jobs("demo", (0, 1), job_of=lambda _: spec, begun={0}, first_index=1)
     found = {run: one.resources.dependency for one in jobs for run in one.runs}
     assert found == {0: left, 1: dependency}
 
@@ -144,7 +140,7 @@ def test_jobs_drop_a_dependency_that_has_been_met(
 def test_choose_leaves_alone_what_has_used_up_its_budgets() -> None:
     """A run that could be resumed is not, where its budgets are spent, and the reason is theirs."""
     failed = view(slurm="FAILED", **begun(RunState.failed))
-    choice = choose([failed], Known(spent={0: "enough is enough"}), cancelled=False)
+    choice = choose_runs_to_resume([failed], Known(spent={0: "enough is enough"}), cancelled=False)
     assert choice.resumed == ()
     spent = Judgement(standing=Standing.spent, detail="enough is enough")
     assert [one.why for one in choice.skipped] == [spent]
@@ -154,7 +150,7 @@ def test_choose_leaves_alone_what_has_used_up_its_budgets() -> None:
 def test_choose_still_counts_a_spent_run_as_going_on_while_slurm_has_it() -> None:
     """Budgets are about runs that have ended; one that Slurm may start again is open."""
     unsettled = view(slurm="RUNNING", **begun(RunState.interrupted))
-    assert choose([unsettled], Known(spent={0: "enough"}), cancelled=False).open == (0,)
+    assert choose_runs_to_resume([unsettled], Known(spent={0: "enough"}), cancelled=False).open == (0,)
 
 
 STANDINGS = {
@@ -175,10 +171,10 @@ OF_STAGES = {Standing.blocked, Standing.detached}
 def test_every_standing_is_that_of_some_run(standing: Standing) -> None:
     """A run by itself stands in one way, and is resumed, open or left alone accordingly."""
     seen, known = STANDINGS[standing]
-    assert standing_of(seen, known, cancelled=False) is standing
-    choice = choose([seen], known, cancelled=False)
+    assert classify_run_for_resume(seen, known, cancelled=False) is standing
+    choice = choose_runs_to_resume([seen], known, cancelled=False)
     assert choice.resumed == ((0,) if standing is Standing.resumable else ())
-    assert choice.open == ((0,) if standing.under_way else ())
+    assert choice.open == ((0,) if standing.may_progress_by_itself else ())
 
 
 @given(
@@ -195,17 +191,17 @@ def test_standing_is_total(state: RunState, slurm: str | None, facts: tuple[bool
         spent={0: "enough"} if spent else {},
     )
     seen = view(slurm=slurm, **begun(state))
-    standing = standing_of(seen, known, cancelled=cancelled)
+    standing = classify_run_for_resume(seen, known, cancelled=cancelled)
     assert standing not in OF_STAGES
     assert (standing is Standing.completed) == (seen.state is RunState.completed)
-    choice = choose([seen], known, cancelled=cancelled)
+    choice = choose_runs_to_resume([seen], known, cancelled=cancelled)
     assert len(choice.resumed) + len(choice.skipped) == 1
 
 
 def test_every_standing_has_words_of_its_own() -> None:
     """The reason that people read: one text for each member, with what it refers to."""
     texts = [
-        standing_text(Judgement(standing=one, detail="it {follows} odd", follows=3))
+        format_resume_decision(Judgement(standing=one, detail="it {follows} odd", follows=3))
         for one in Standing
     ]
     assert len(set(texts)) == len(Standing)

@@ -13,11 +13,11 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import Recovery
 from hpckit.model.states import RequeueOutcome, RoundAction
-from hpckit.planning.preflight.judge import unhealthy_failure
-from hpckit.planning.recovery.decide import decide, why_stay
+from hpckit.planning.preflight.judge import build_unhealthy_nodes_failure
+from hpckit.planning.recovery.decide import decide_after_round, explain_using_unhealthy_nodes
 from hpckit.planning.recovery.ledger import Ledger
-from hpckit.planning.recovery.node_choice import RoundSizes, first_nodes
-from hpckit.planning.recovery.round_view import EndAttempt, NewRound, RoundView, round_ended
+from hpckit.planning.recovery.node_choice import RoundSizes, choose_first_round_nodes
+from hpckit.planning.recovery.round_view import EndAttempt, NewRound, RoundView, build_round_ended_event
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POLICY = Recovery(requeue=True, restarts={"unhealthy": 2})
@@ -33,7 +33,7 @@ def view(standing: list[str], bad: list[str], **about: Any) -> RoundView:
         "exits": (),
         "members": tuple(standing),
         "standing": tuple(standing),
-        "failure": unhealthy_failure(reasons),
+        "failure": build_unhealthy_nodes_failure(reasons),
         "unhealthy": reasons,
         "wanted": len(standing),
         "fewest": len(standing),
@@ -44,7 +44,7 @@ def view(standing: list[str], bad: list[str], **about: Any) -> RoundView:
 
 def test_spare_is_taken_first() -> None:
     """An unhealthy node is chosen last, also behind one that failed before."""
-    found = first_nodes(
+    found = choose_first_round_nodes(
         ("n0", "n1", "n2"), Ledger(), POLICY, RoundSizes(wanted=2, fewest=2), {"n0": "lost"}
     )
     assert found == ("n1", "n2")
@@ -54,19 +54,19 @@ def test_without_a_spare_a_new_attempt_leaves_the_node_out() -> None:
     """The next attempt excludes it; the budget is that of the cause."""
     past = Ledger()
     for _ in range(2):
-        end = decide(view(["n0", "n1"], ["n1"]), POLICY, past)
+        end = decide_after_round(view(["n0", "n1"], ["n1"]), POLICY, past)
         assert isinstance(end, EndAttempt)
         assert (end.again, end.excluded) == (True, ("n1",))
         assert end.failure is not None
         assert end.failure.cause is Cause.unhealthy
-        ended = round_ended(view(["n0", "n1"], ["n1"]), end.failure, RoundAction.new_attempt)
-        past = past.after(ended, 1)
-    assert past.excluded(POLICY) == {"n1"}
+        ended = build_round_ended_event(view(["n0", "n1"], ["n1"]), end.failure, RoundAction.new_attempt)
+        past = past.after_round(ended, 1)
+    assert past.list_nodes_failing_too_often(POLICY) == {"n1"}
 
 
 def test_run_that_may_shrink_continues_without_the_node() -> None:
     """`resources.min_nodes` allows a smaller round, at once."""
-    action = decide(view(["n0", "n1"], ["n1"], fewest=1), POLICY, Ledger())
+    action = decide_after_round(view(["n0", "n1"], ["n1"], fewest=1), POLICY, Ledger())
     assert isinstance(action, NewRound)
     assert action.nodes == ("n0",)
 
@@ -74,42 +74,41 @@ def test_run_that_may_shrink_continues_without_the_node() -> None:
 def test_no_alternative_means_no_interruption() -> None:
     """Neither a spare nor a new attempt, or a policy that allows none: the round starts."""
     alone = view(["n0"], ["n0"], requeues=False)
-    assert why_stay(alone, POLICY, Ledger()) == "the run can have no other nodes"
-    assert why_stay(view(["n0"], ["n0"]), Recovery(), Ledger()) == (
+    assert explain_using_unhealthy_nodes(alone, POLICY, Ledger()) == "the run can have no other nodes"
+    assert explain_using_unhealthy_nodes(view(["n0"], ["n0"]), Recovery(), Ledger()) == (
         "recovery.restarts.unhealthy is 0"
     )
-    assert why_stay(view(["n0"], ["n0"]), POLICY, Ledger()) is None
+    assert explain_using_unhealthy_nodes(view(["n0"], ["n0"]), POLICY, Ledger()) is None
 
 
 def requeued(kept: set[str], excluded: set[str]) -> events.RequeueAsked:
     """Return Slurm's answer to a wish to leave nodes out."""
     return events.RequeueAsked(
-        at=NOON,
-        outcome=RequeueOutcome.requeued,
-        kept=tuple(sorted(kept)),
-        excluded=tuple(sorted(excluded)),
+        at=NOON, outcome=RequeueOutcome.requeued, kept=tuple(sorted(kept)), excluded=tuple(sorted(excluded))
     )
 
 
 def test_node_that_slurm_cannot_leave_out_is_trained_on() -> None:
     """After a new attempt that got it again a run asks for no other; elsewhere it still would."""
-    past = Ledger().asked_again(requeued({"n0"}, set()))
-    assert why_stay(view(["n0"], ["n0"]), POLICY, past) == "the run can have no other nodes"
-    assert why_stay(view(["n0", "n1"], ["n0", "n1"]), POLICY, past) is None
-    later = past.asked_again(requeued(set(), {"n0"}))
-    assert why_stay(view(["n0"], ["n0"]), POLICY, later) is None
+    past = Ledger().add_requeue_result(requeued({"n0"}, set()))
+    assert (
+        explain_using_unhealthy_nodes(view(["n0"], ["n0"]), POLICY, past) == "the run can have no other nodes"
+    )
+    assert explain_using_unhealthy_nodes(view(["n0", "n1"], ["n0", "n1"]), POLICY, past) is None
+    later = past.add_requeue_result(requeued(set(), {"n0"}))
+    assert explain_using_unhealthy_nodes(view(["n0"], ["n0"]), POLICY, later) is None
 
 
 def test_failures_on_a_node_that_cannot_be_left_out_count_each() -> None:
     """A program that crashes on its only node, which is unhealthy, is not started for ever."""
-    past = Ledger().asked_again(requeued({"n0"}, set()))
+    past = Ledger().add_requeue_result(requeued({"n0"}, set()))
     policy = Recovery(requeue=True, restarts={"crash": 3}, max_identical_failures=100)
     for count in range(4):
-        failure = unhealthy_failure({"n0": "bad memory"})
+        failure = build_unhealthy_nodes_failure({"n0": "bad memory"})
         crash = view(["n0"], ["n0"], failure=_as_crash(failure, count))
-        action = decide(crash, policy, past)
+        action = decide_after_round(crash, policy, past)
         assert isinstance(action, NewRound) == (count < 3), "a new round here, until the budget"
-        past = past.after(round_ended(crash, crash.failure, RoundAction.end), 1)
+        past = past.after_round(build_round_ended_event(crash, crash.failure, RoundAction.end), 1)
 
 
 def _as_crash(failure: Failure, count: int) -> Failure:
@@ -117,9 +116,7 @@ def _as_crash(failure: Failure, count: int) -> Failure:
 
 
 @given(drawn=st.data())
-def test_a_run_on_unhealthy_nodes_trains_after_a_bounded_number_of_attempts(
-    drawn: st.DataObject,
-) -> None:
+def test_a_run_on_unhealthy_nodes_trains_after_a_bounded_number_of_attempts(drawn: st.DataObject) -> None:
     """Whatever is bad or required, and whatever Slurm refuses: at most the budget and one."""
     cluster = NAMES[: drawn.draw(st.integers(1, 8), "nodes")]
     wanted = drawn.draw(st.integers(1, len(cluster)), "wanted")
@@ -140,18 +137,20 @@ def test_a_run_on_unhealthy_nodes_trains_after_a_bounded_number_of_attempts(
         if not ill:
             break
         some = view(taken, ill, at=at)
-        if why_stay(some, policy, past) is not None:
+        if explain_using_unhealthy_nodes(some, policy, past) is not None:
             break
-        action = decide(some, policy, past)
+        action = decide_after_round(some, policy, past)
         assert isinstance(action, EndAttempt)
         assert action.again
-        past = past.after(round_ended(some, action.failure, RoundAction.new_attempt), attempts)
+        past = past.after_round(
+            build_round_ended_event(some, action.failure, RoundAction.new_attempt), attempts
+        )
         new = {*action.excluded} - excluded
         kept = new if refused else new & required
         if len(cluster) - len(excluded | (new - kept)) < wanted:
             kept = new
         excluded |= new - kept
-        past = past.asked_again(requeued(kept, excluded))
+        past = past.add_requeue_result(requeued(kept, excluded))
 
 
 @given(
@@ -168,11 +167,11 @@ def test_unhealthy_nodes_train_only_where_nothing_else_is_possible(
 ) -> None:
     """Whatever stands: a round with an unhealthy node means that it could not be avoided."""
     some = view(standing, sorted(bad), fewest=fewest, requeues=requeues)
-    if why_stay(some, POLICY, Ledger()) is not None:
+    if explain_using_unhealthy_nodes(some, POLICY, Ledger()) is not None:
         assert not requeues
         assert len(set(standing) - bad) < fewest
         return
-    action = decide(some, POLICY, Ledger())
+    action = decide_after_round(some, POLICY, Ledger())
     if isinstance(action, NewRound):
         assert not bad & {*action.nodes}
         assert len(action.nodes) >= fewest

@@ -16,10 +16,10 @@ from round_scene import AT, order
 from hpckit.model import events
 from hpckit.model.launch import LaunchConfig, Recovery, Resources
 from hpckit.model.messages import decode_message
-from hpckit.planning.recovery.decide import decide
+from hpckit.planning.recovery.decide import decide_after_round
 from hpckit.planning.recovery.ledger import Ledger
-from hpckit.planning.recovery.round_view import NewRound, RoundView, round_followed
-from hpckit.planning.rounds.round_state import Phase, begin_round
+from hpckit.planning.recovery.round_view import NewRound, RoundView, build_round_event_for_action
+from hpckit.planning.rounds.round_state import Phase, create_round_state
 from hpckit.planning.rounds.round_turns import Heard, Turn, advance_round
 from hpckit.values import replace
 
@@ -33,7 +33,7 @@ POLICY = Recovery(restarts={"signal": 1})
 def replay(number: int) -> tuple[list[events.Event], RoundView]:
     """Return what a round would record if all of this came again, and how it ended."""
     settings = LaunchConfig(resources=Resources(nodes=1, tasks_per_node=2))
-    state = begin_round(number, {0: "n1"}, settings, 0.0, {0: order(0)})
+    state = create_round_state(number, {0: "n1"}, settings, 0.0, {0: order(0)})
     told: list[events.Event] = []
     clock, at = 0.0, AT
     for row in ROWS:
@@ -43,7 +43,7 @@ def replay(number: int) -> tuple[list[events.Event], RoundView]:
         state, found = advance_round(state, turn_of(row), clock, at)
         told += [one for one in found if isinstance(one, events.Event)]
     assert state.phase is Phase.over
-    return told, state.make_view(("n1",), 0.0, clock, at)
+    return told, state.build_view_for_decisions(("n1",), 0.0, clock, at)
 
 
 def turn_of(row: dict[str, Any]) -> Heard | Turn:
@@ -59,10 +59,10 @@ def test_what_agents_said_leads_to_the_same_record_again() -> None:
     past = Ledger()
     for number in range(2):
         recorded, view = replay(number)
-        action = decide(replace(view, saved=number > 0), POLICY, past)
+        action = decide_after_round(replace(view, saved=number > 0), POLICY, past)
         assert isinstance(action, NewRound) == (number == 0)
-        ended = round_followed(view, action)
-        past = past.after(ended, 1, ran=view.ran)
+        ended = build_round_event_for_action(view, action)
+        past = past.after_round(ended, 1, ran=view.ran)
         told += [*recorded, ended]
     written = [row for row in ROWS if "event" in row]
     assert [events.encode_event(one) for one in told] == written

@@ -16,7 +16,7 @@ from hpckit.model.launch import Recovery
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.profile import RankProfile
 from hpckit.model.states import RunState
-from hpckit.planning.recovery.decide import decide
+from hpckit.planning.recovery.decide import decide_after_round
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import EndAttempt
 from hpckit.planning.rounds.round_state import Phase
@@ -110,9 +110,7 @@ def rounds(draw: st.DrawFn) -> tuple[Scene, list[Heard | Turn], list[Phase]]:
         scene.take(turn, at_s=clock - scene.state.began_at)
         phases.append(scene.state.phase)
         happened.append(turn)
-        assert advance_round(state, turn, clock, AT)[0] == scene.state, (
-            "the state before has not changed"
-        )
+        assert advance_round(state, turn, clock, AT)[0] == scene.state, "the state before has not changed"
     for _ in Phase:
         if scene.state.is_watching:  # which may last for ever
             scene.take(Turn.notice)
@@ -143,8 +141,8 @@ def test_ranks_start_once_and_none_is_left_running(played: Played) -> None:
     """Each node starts its ranks once, in this round; all are told to end theirs if any is left."""
     scene, _, _ = played
     orders = sent(scene, messages.StartRound)
-    assert [one.to for one in orders] in ([], [*MEMBERS])
-    assert {getattr(one.message, "round", None) for one in orders} <= {NUMBER}
+    assert [order.to for order in orders] in ([], [*MEMBERS])
+    assert {getattr(order.message, "round", None) for order in orders} <= {NUMBER}
     assert scene.recorded().count(events.RoundStarted) == bool(orders)
     stops = sent(scene, messages.StopRound)
     assert len(stops) <= 1
@@ -159,7 +157,7 @@ def test_ranks_start_once_and_none_is_left_running(played: Played) -> None:
 def test_round_is_complete_only_if_every_rank_came_to_its_end(played: Played) -> None:
     """No record of another round, and no second one of a rank, makes up for one that lacks."""
     scene, happened, _ = played
-    action = decide(scene.view(*MEMBERS.values()), Recovery(restarts={"node_lost": 9}), Ledger())
+    action = decide_after_round(scene.view(*MEMBERS.values()), Recovery(restarts={"node_lost": 9}), Ledger())
     if isinstance(action, EndAttempt) and action.state is RunState.completed:
         fine = {
             turn.message.exit.rank

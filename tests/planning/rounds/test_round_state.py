@@ -35,7 +35,7 @@ def test_lost_node_is_named_by_its_place_and_ends_the_round(scene: Scene) -> Non
     scene.take(lost(7))
     assert (scene.state.is_watching, scene.state.lost) == (True, {})
     scene.take(lost(4), *ended(0, 1, 4, 5), at_s=2)
-    assert (scene.state.is_watching, scene.state.is_accounted_for) == (False, True)
+    assert (scene.state.is_watching, scene.state.is_every_rank_accounted_for) == (False, True)
     assert not scene.state.exits.is_complete
     view = scene.view("n1", "n3")
     assert view.failure is not None
@@ -78,10 +78,7 @@ def test_layouts_are_reported_when_all_ranks_have_told_theirs(scene: Scene) -> N
     """Ranks that disagree are told of in a warning."""
     senders = [*MEMBERS, *MEMBERS]
     told = [
-        Heard(
-            sender,
-            messages.LayoutTold(round=3, rank=rank, layout=Layout(replicate=6), held=7, whole=7),
-        )
+        Heard(sender, messages.LayoutTold(round=3, rank=rank, layout=Layout(replicate=6), held=7, whole=7))
         for rank, sender in enumerate(senders)
     ]
     assert scene.take(*told[:-1]) == []
@@ -105,11 +102,11 @@ def test_ends_in_a_large_round_are_told_by_groups_and_the_first_failure_by_itsel
     exits = RankExits(world_size=100)
     for rank in range(99):
         exits = exits.with_exit(exit_of(rank))
-    told = exits.with_exit(exit_of(99, "ValueError", late_s=0)).list_untold_events(0, AT)
+    told = exits.with_exit(exit_of(99, "ValueError", late_s=0)).list_unrecorded_exit_events(0, AT)
     singly = [event.exit.rank for event in told if isinstance(event, events.RankExited)]
     groups = [event for event in told if isinstance(event, events.RanksExited)]
     assert singly == [99]
-    assert [(one.ranks, one.count, one.exception) for one in groups] == [
+    assert [(group.ranks, group.count, group.exception) for group in groups] == [
         (f"{TOLD_SINGLY}-98", 67, "ConnectionError")
     ]
 

@@ -15,7 +15,7 @@ from hpckit.model.failure import Cause, ExitReason, RankStack, StalledRank, Told
 from hpckit.model.launch import Recovery
 from hpckit.model.messages import Notice, SaveStacks, StopRound
 from hpckit.model.states import RunState
-from hpckit.planning.recovery.decide import decide
+from hpckit.planning.recovery.decide import decide_after_round
 from hpckit.planning.recovery.ledger import Ledger
 from hpckit.planning.recovery.round_view import EndAttempt
 from hpckit.planning.rounds.round_state import Phase
@@ -24,10 +24,7 @@ from hpckit.values import replace
 
 Turns: TypeAlias = Sequence[Heard | Turn]
 Kinds: TypeAlias = Sequence[type[messages.Message]]
-HUNG = Heard(
-    2,
-    messages.Hung(round=3, stall=StalledRank(rank=4, step=5, silent_s=33.0, limit_s=30.0)),
-)
+HUNG = Heard(2, messages.Hung(round=3, stall=StalledRank(rank=4, step=5, silent_s=33.0, limit_s=30.0)))
 CUT_OFF = {"exception": "DistBackendError", "message": "Connection reset by peer"}
 TIMED_OUT = {"exception": "RuntimeError", "message": "gloo: Timed out waiting 1800000ms"}
 KILLED: dict[str, Any] = {"code": -9, "signal": "SIGKILL", "reason": ExitReason.killed}
@@ -51,8 +48,8 @@ def test_ranks_start_when_the_first_node_has_reserved_a_port() -> None:
     assert (begun.round, begun.world_size, begun.nodes) == (3, 6, ("n1", "n5", "n3"))
     assert [one.to for one in sent if isinstance(one, Send)] == [0, 4, 2]
     orders = [one.message for one in sent if isinstance(one, Send)]
-    assert all(isinstance(one, messages.StartRound) for one in orders)
-    assert {one.master_port for one in orders if isinstance(one, messages.StartRound)} == {4711}
+    assert all(isinstance(order, messages.StartRound) for order in orders)
+    assert {order.master_port for order in orders if isinstance(order, messages.StartRound)} == {4711}
     assert scene.state.phase.name == "watching"
 
 
@@ -105,11 +102,7 @@ ENDS: dict[str, tuple[Turns, Kinds, Phase, float]] = {
 
 @pytest.mark.parametrize(("turns", "orders", "phase", "left_s"), ENDS.values(), ids=ENDS)
 def test_what_ends_a_round_says_how_it_ends(
-    scene: Scene,
-    turns: Turns,
-    orders: Kinds,
-    phase: Phase,
-    left_s: float,
+    scene: Scene, turns: Turns, orders: Kinds, phase: Phase, left_s: float
 ) -> None:
     """What all agents are told, and which phase follows, for so many seconds at most."""
     found = scene.take(*turns)
@@ -234,7 +227,7 @@ def test_left_rank_ends_a_run_that_has_no_restart_as_failed(scene: Scene) -> Non
     told = ended(1, **LEFT, told_by=ToldBy.signal, told_signal="SIGTERM")
     scene.take(step(3), *ended(0, 2, 3, 4, 5, **LEFT, told_by=ToldBy.peer), *told)
     scene.pass_time()
-    action = decide(scene.view("n1", "n5", "n3"), Recovery(), Ledger())
+    action = decide_after_round(scene.view("n1", "n5", "n3"), Recovery(), Ledger())
     assert isinstance(action, EndAttempt)
     assert action.state is RunState.failed
     assert action.exit_code != 0

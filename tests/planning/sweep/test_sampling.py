@@ -10,21 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpckit.model.search import Axis, AxisKind
-from hpckit.planning.sweep.points import draw_points
+from hpckit.planning.sweep.points import draw_random_points
 
 _BOUNDS = st.tuples(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3)).map(sorted)
 _INTEGERS = st.tuples(st.integers(1, 50), st.integers(1, 50)).map(sorted)
 
 
 def _drawn(axis: Axis, samples: int = 50, seed: int = 0) -> list[float]:
-    return [values[axis.key] for values in draw_points([axis], samples=samples, seed=seed)]
+    return [values[axis.key] for values in draw_random_points([axis], samples=samples, seed=seed)]
 
 
 @settings(deadline=None)
 @given(bounds=_BOUNDS, log=st.booleans(), seed=st.integers())
-def test_drawn_numbers_lie_inside_their_interval(
-    bounds: list[float], *, log: bool, seed: int
-) -> None:
+def test_drawn_numbers_lie_inside_their_interval(bounds: list[float], *, log: bool, seed: int) -> None:
     """No number is outside, by no rounding either."""
     axis = Axis(key="x", kind=AxisKind.real, low=bounds[0], high=bounds[1], log=log)
     assert all(bounds[0] <= number <= bounds[1] for number in _drawn(axis, seed=seed))
@@ -67,5 +65,5 @@ def test_draws_of_one_axis_do_not_depend_on_the_others() -> None:
     x = Axis(key="x", kind=AxisKind.real, low=0.0, high=1.0)
     y = Axis(key="y", kind=AxisKind.choice, values=("a", "b"))
     alone = _drawn(x, samples=5)
-    together = [values["x"] for values in islice(draw_points([y, x], samples=9, seed=0), 5)]
+    together = [values["x"] for values in islice(draw_random_points([y, x], samples=9, seed=0), 5)]
     assert alone == together

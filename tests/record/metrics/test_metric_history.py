@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 
 from hpckit.model import events
 from hpckit.model.states import RoundAction
-from hpckit.record.launches import Launch, read_runs
+from hpckit.record.launches import Launch, read_run_records
 from hpckit.record.metrics import history
 from hpckit.record.metrics.history import (
-    last_live_numbers,
-    last_live_values,
-    metric_history,
-    run_metrics,
+    last_numbers_not_undone,
+    last_values_not_undone,
+    read_last_metrics,
+    read_metric_history,
 )
-from hpckit.record.store import append_lines
+from hpckit.record.store import append_json_lines
 
 
 def log(launch: Launch, attempt: int, **row: Any) -> None:
     """Append a row to an attempt, as rank 0 does."""
     paths = launch.paths.run(0).attempt(attempt)
-    append_lines(paths.metrics, {"at": (START + timedelta(minutes=attempt)).isoformat(), **row})
+    append_json_lines(paths.metrics, {"at": (START + timedelta(minutes=attempt)).isoformat(), **row})
 
 
 def reach(writer: Writer, number: int, step: int) -> None:
@@ -37,8 +37,12 @@ def reach(writer: Writer, number: int, step: int) -> None:
 
 def live(launch: Launch) -> list[Any]:
     """Return (step, values) of what holds."""
-    judged = metric_history(launch.paths.run(0))
-    return [(one.row.step, dict(one.live())) for one in judged if one.live()]
+    judged = read_metric_history(launch.paths.run(0))
+    return [
+        (one.row.step, dict(one.select_values_not_undone()))
+        for one in judged
+        if one.select_values_not_undone()
+    ]
 
 
 def test_history_of_a_run_spans_its_attempts(desk: Desk) -> None:
@@ -71,9 +75,9 @@ def test_rows_without_a_round_belong_to_the_round_of_their_time(desk: Desk) -> N
         events.RoundEnded(at=later, round=1, first_step=2, step=2, action=RoundAction.new_attempt),
     )
     log(launch, 1, step=2, loss=1, at=(later + timedelta(seconds=1)).isoformat())
-    rows = list(metric_history(launch.paths.run(0)))
-    assert [one.row.place for one in rows] == [(1, 0)] * 5 + [(1, 1)]
-    assert last_live_values(rows) == {"loss": 1}
+    rows = list(read_metric_history(launch.paths.run(0)))
+    assert [row.row.place for row in rows] == [(1, 0)] * 5 + [(1, 1)]
+    assert last_values_not_undone(rows) == {"loss": 1}
 
 
 def test_damaged_rows_are_left_out(desk: Desk) -> None:
@@ -89,9 +93,9 @@ def test_damaged_rows_are_left_out(desk: Desk) -> None:
         '{"step":3,"lo',
     ]
     launch.paths.run(0).attempt(1).metrics.write_text("\n".join(lines))
-    rows = list(metric_history(launch.paths.run(0)))
-    assert [one.row.step for one in rows] == [0, None, None, 2]
-    numbers = last_live_numbers(rows)
+    rows = list(read_metric_history(launch.paths.run(0)))
+    assert [row.row.step for row in rows] == [0, None, None, 2]
+    numbers = last_numbers_not_undone(rows)
     assert json.dumps(numbers) == '{"loss": NaN, "flag": 1}'
 
 
@@ -100,7 +104,7 @@ def test_rows_that_come_during_a_reading_wait_for_the_next_one(desk: Desk) -> No
     launch = desk.freeze()
     Writer(launch=launch).start()
     log(launch, 1, step=0, round=0, loss=0)
-    reading = metric_history(launch.paths.run(0))
+    reading = read_metric_history(launch.paths.run(0))
     log(launch, 1, step=1, round=0, loss=1, late=1)
     assert [one.row.step for one in reading] == [0]
     assert [step for step, _ in live(launch)] == [0, 1]
@@ -117,7 +121,7 @@ def test_last_values_are_of_all_attempts_the_later_one_first(desk: Desk) -> None
     for attempt, values in ((1, {"a": 1, "b": 1}), (2, {}), (3, {"a": 3})):
         Writer(launch=launch, attempt=attempt).start()
         log(launch, attempt, step=attempt, round=0, **values)
-    assert run_metrics(launch.paths.run(0), (3, 0)) == {"a": 3, "b": 1}
+    assert read_last_metrics(launch.paths.run(0), (3, 0)) == {"a": 3, "b": 1}
 
 
 def undone_by_a_restart(desk: Desk) -> Launch:
@@ -135,7 +139,7 @@ def undone_by_a_restart(desk: Desk) -> Launch:
 
 def test_status_shows_no_value_that_a_restart_has_undone(desk: Desk) -> None:
     """The accuracy of step 6 is not the run's: it stands at step 4."""
-    (record,) = read_runs(undone_by_a_restart(desk), metrics=True)
+    (record,) = read_run_records(undone_by_a_restart(desk), metrics=True)
     assert record.metrics == {"loss": 24, "accuracy": 3}
 
 
@@ -143,7 +147,7 @@ def test_value_behind_too_many_rows_is_left_out(desk: Desk, monkeypatch: Any) ->
     """Rather no value than a wrong one, or a wait of minutes."""
     launch = undone_by_a_restart(desk)
     monkeypatch.setattr(history, "_MOST_READ", 100)
-    (record,) = read_runs(launch, metrics=True)
+    (record,) = read_run_records(launch, metrics=True)
     assert record.metrics == {"loss": 24}
 
 
@@ -185,8 +189,8 @@ def test_last_values_are_those_of_the_whole_history(
         for step, key, late in rows:
             value += 1
             log(launch, attempt, step=step, round=max(0, number - late), **{key: value})
-    (record,) = read_runs(launch, metrics=True)
-    whole = last_live_values(metric_history(launch.paths.run(0)))
+    (record,) = read_run_records(launch, metrics=True)
+    whole = last_values_not_undone(read_metric_history(launch.paths.run(0)))
     assert record.metrics == whole
 
 
@@ -203,9 +207,9 @@ def test_a_step_of_ones_own_loses_no_value_in_a_restart(desk: Desk, scale: int) 
         if attempt == 1:
             log(launch, 1, step=50 * scale, run_step=49, round=0, checked=7)
     held = {
-        one.row.step: one.live()["loss"]
-        for one in metric_history(launch.paths.run(0))
-        if "loss" in one.live()
+        one.row.step: one.select_values_not_undone()["loss"]
+        for one in read_metric_history(launch.paths.run(0))
+        if "loss" in one.select_values_not_undone()
     }
     assert held == {(step + 1) * scale: 1 if step < 50 else 2 for step in range(100)}
-    assert run_metrics(launch.paths.run(0), (2, 0)) == {"loss": 2, "checked": 7}
+    assert read_last_metrics(launch.paths.run(0), (2, 0)) == {"loss": 2, "checked": 7}

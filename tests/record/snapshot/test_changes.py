@@ -11,7 +11,12 @@ import pytest
 from hpckit.errors import UsageError
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.snapshot import collect
-from hpckit.record.snapshot.changes import changes, check_snapshot, foreign_files, write_sums
+from hpckit.record.snapshot.changes import (
+    check_snapshot_exists,
+    describe_changes_in_frozen_code,
+    list_modified_snapshot_files,
+    write_snapshot_checksums,
+)
 from hpckit.record.snapshot.git import Git
 from hpckit.record.store import write_json
 
@@ -33,15 +38,15 @@ def paths(tmp_path: Path) -> LaunchPaths:
     )
     (tmp_path / "launch").mkdir()
     launch = LaunchPaths(tmp_path / "launch")
-    collect.copy(snapshot, launch.code)
-    write_sums(snapshot, launch)
-    write_json(launch.code_record, collect.describe_code(snapshot))
+    collect.copy_snapshot(snapshot, launch.code)
+    write_snapshot_checksums(snapshot, launch)
+    write_json(launch.code_record, collect.snapshot_to_json(snapshot))
     return launch
 
 
 def changed(paths: LaunchPaths) -> tuple[str, ...]:
     """Return what has changed."""
-    return changes(paths, Git(os.environ))
+    return describe_changes_in_frozen_code(paths, Git(os.environ))
 
 
 def test_changes_are_none_where_only_runs_wrote(paths: LaunchPaths) -> None:
@@ -85,24 +90,24 @@ def test_changes_of_a_checkout_need_a_git_to_be_told(tmp_path: Path) -> None:
     write_json(launch.code_record, {"snapshot": False, "commit": "0" * 40, "project": str(project)})
     (said,) = changed(launch)
     assert "is at commit" in said
-    assert changes(launch, Git({"PATH": str(tmp_path)})) == ()
+    assert describe_changes_in_frozen_code(launch, Git({"PATH": str(tmp_path)})) == ()
 
 
 def test_changes_say_in_one_phrase_that_the_snapshot_is_gone(paths: LaunchPaths) -> None:
     """Not a phrase for each of its files."""
-    check_snapshot(paths)
+    check_snapshot_exists(paths)
     paths.code.rename(paths.folder / "elsewhere")
     assert changed(paths) == ("the snapshot code/ is gone",)
-    with pytest.raises(UsageError, match="is gone, so nothing of this launch can start again"):
-        check_snapshot(paths)
+    with pytest.raises(UsageError, match="is gone, so no run of this launch can start again"):
+        check_snapshot_exists(paths)
 
 
 def test_foreign_files_are_those_that_runs_wrote(paths: LaunchPaths) -> None:
     """New files and changed ones, but neither links nor what Python compiled."""
-    assert list(foreign_files(paths)) == []
+    assert list(list_modified_snapshot_files(paths)) == []
     (paths.code / "sub").mkdir()
     (paths.code / "sub" / "x.pyc").touch()
     (paths.code / "sub" / "out.txt").touch()
     (paths.code / "plain.py").write_text("edited")
     (paths.code / "sub" / "link").symlink_to("/")
-    assert sorted(foreign_files(paths)) == ["plain.py", "sub/out.txt"]
+    assert sorted(list_modified_snapshot_files(paths)) == ["plain.py", "sub/out.txt"]

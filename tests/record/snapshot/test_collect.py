@@ -28,9 +28,7 @@ ENVIRON = {
 def git(folder: Path, *words: str) -> str:
     """Run git as the tests' user."""
     done = run_to_end(
-        ["git", "-C", str(folder), "-c", "protocol.file.allow=always", *words],
-        env=ENVIRON,
-        check=True,
+        ["git", "-C", str(folder), "-c", "protocol.file.allow=always", *words], env=ENVIRON, check=True
     )
     return done.stdout.strip()
 
@@ -52,19 +50,13 @@ def project(tmp_path: Path) -> Path:
     write(folder, train_dot_py="one\n", pkg__lib_dot_py="lib\n", _dot_gitignore="data/\n*.bin\n")
     git(folder, "add", ".")
     git(folder, "commit", "-q", "-m", "first")
-    write(
-        folder,
-        train_dot_py="two\n",
-        notes_dot_txt="new\n",
-        data__big_dot_csv="1,2\n",
-        w_dot_bin="x",
-    )
+    write(folder, train_dot_py="two\n", notes_dot_txt="new\n", data__big_dot_csv="1,2\n", w_dot_bin="x")
     return folder
 
 
 def collected(cwd: Path, settings: Code | None = None) -> collect.CodeSnapshot:
     """Collect as `launch` would, with outputs in the working folder."""
-    return collect.collect(
+    return collect.find_project_files_to_freeze(
         settings or Code(), cwd=cwd, output_dir=cwd / "outputs", git=Git(ENVIRON)
     )
 
@@ -105,7 +97,7 @@ def test_snapshot_copies_the_working_tree_as_it_is(project: Path, tmp_path: Path
     (project / "run.sh").chmod(0o755)
     (project / "inner").symlink_to("pkg/lib.py")
     (project / "outer").symlink_to("../elsewhere")
-    collect.copy(collected(project), tmp_path / "copy")
+    collect.copy_snapshot(collected(project), tmp_path / "copy")
     copy = tmp_path / "copy"
     assert (copy / "train.py").read_text() == "two\n"
     assert (copy / "run.sh").stat().st_mode & 0o777 == 0o500
@@ -121,7 +113,7 @@ def test_a_link_to_a_file_of_the_project_leads_to_its_copy(project: Path, tmp_pa
     (project / "pkg" / "out_and_back").symlink_to("../../project/train.py")
     (project / "by_alias").symlink_to(tmp_path / "alias" / "pkg")
     (project / "ignored").symlink_to(project / "data" / "big.csv")
-    collect.copy(collected(project), tmp_path / "copy")
+    collect.copy_snapshot(collected(project), tmp_path / "copy")
     write(project, train_dot_py="edited\n", pkg__lib_dot_py="edited\n", data__big_dot_csv="new\n")
     copy = tmp_path / "copy"
     assert (copy / "absolute").read_text() == "lib\n"
@@ -209,7 +201,7 @@ def test_snapshot_root_can_be_named(project: Path) -> None:
     """code.root narrows the project to a folder, which has to hold the working folder."""
     snapshot = collected(project / "pkg", Code(root="."))
     assert names(snapshot) == {"lib.py"}
-    with pytest.raises(SnapshotError, match="does not hold the working folder"):
+    with pytest.raises(SnapshotError, match="does not contain the working folder"):
         collected(project, Code(root="pkg"))
     with pytest.raises(SnapshotError, match="is not a folder"):
         collected(project, Code(root="nowhere"))
@@ -224,11 +216,13 @@ def test_snapshot_paths_stay_inside_the_project(project: Path) -> None:
 def test_snapshot_ignores_variables_of_a_surrounding_git(project: Path, tmp_path: Path) -> None:
     """Called from a git hook, it still looks at the project and not at the hook's checkout."""
     leaking = Git({**ENVIRON, "GIT_DIR": str(tmp_path / "other.git")})
-    assert leaking.checkout(project) == project
+    assert leaking.find_checkout(project) == project
 
 
 def test_snapshot_works_without_git_installed(project: Path, tmp_path: Path) -> None:
     """Where there is no git program, the folder itself is the project."""
     bare = Git({"PATH": str(tmp_path)})
-    snapshot = collect.collect(Code(), cwd=project, output_dir=project / "outputs", git=bare)
+    snapshot = collect.find_project_files_to_freeze(
+        Code(), cwd=project, output_dir=project / "outputs", git=bare
+    )
     assert {"train.py", "w.bin"} <= names(snapshot)

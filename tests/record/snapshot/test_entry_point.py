@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.record.snapshot.entry_point import defines, find_module, names_like, uncallable
+from hpckit.record.snapshot.entry_point import (
+    explain_uncallable_entry_point,
+    find_module,
+    may_define_name,
+    suggest_similar_names,
+)
 
 
 def test_module_is_found_in_packages_and_never_imported(tmp_path: Path) -> None:
@@ -32,7 +37,7 @@ def test_module_that_is_installed_is_found_only_where_that_counts() -> None:
     """What this Python has installed is found, unless the nodes run another one."""
     found = find_module("hpckit.experiments.digits", [], installed=True)
     assert found is not None
-    assert found.is_source
+    assert found.has_readable_source
     assert find_module("hpckit.experiments.digits", [], installed=False) is None
     assert find_module("sys", [], installed=True) is not None
 
@@ -59,7 +64,7 @@ def test_module_that_is_installed_is_found_only_where_that_counts() -> None:
 )
 def test_names_are_seen_however_they_are_bound(source: str) -> None:
     """Definitions, assignments and imports count, in blocks as well."""
-    assert defines(source, "main")
+    assert may_define_name(source, "main")
 
 
 @pytest.mark.parametrize(
@@ -73,19 +78,19 @@ def test_names_are_seen_however_they_are_bound(source: str) -> None:
 )
 def test_names_that_nothing_binds_are_missed(source: str, attribute: str) -> None:
     """Neither a use nor a function inside another makes a name."""
-    assert not defines(source, attribute)
+    assert not may_define_name(source, attribute)
 
 
 def test_names_that_are_meant_are_found() -> None:
     """A slip is answered with what the module has, nearest first."""
-    assert names_like("def train(config, run): ...\nimport os", "trian") == ["train"]
-    assert names_like("def train(config, run): ...", "evaluate") == []
+    assert suggest_similar_names("def train(config, run): ...\nimport os", "trian") == ["train"]
+    assert suggest_similar_names("def train(config, run): ...", "evaluate") == []
 
 
 def test_methods_are_seen_and_inherited_ones_assumed() -> None:
     """Of a class with bases nobody can know without running them."""
-    assert defines("class A:\n    def run(self): ...", "A.run")
-    assert defines("class A(B): ...", "A.run")
+    assert may_define_name("class A:\n    def run(self): ...", "A.run")
+    assert may_define_name("class A(B): ...", "A.run")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +107,7 @@ def test_methods_are_seen_and_inherited_ones_assumed() -> None:
 )
 def test_function_that_runs_nothing_when_called_is_seen(source: str, lazy: bool) -> None:  # noqa: FBT001  # parametrized
     """Coroutine and generator functions are known without importing them."""
-    slip = uncallable(source, "main")
+    slip = explain_uncallable_entry_point(source, "main")
     assert (slip is not None and "coroutine" in slip[0]) == lazy
 
 
@@ -131,7 +136,7 @@ def test_function_that_runs_nothing_when_called_is_seen(source: str, lazy: bool)
 )
 def test_function_that_cannot_take_both_is_shown(source: str, shown: str | None) -> None:
     """Only a plain `def` is certain: what decorators and other bindings make of it is not seen."""
-    slip = uncallable(source, "main")
+    slip = explain_uncallable_entry_point(source, "main")
     if shown is None:
         assert slip is None
         return
@@ -142,14 +147,10 @@ def test_function_that_cannot_take_both_is_shown(source: str, shown: str | None)
 
 @pytest.mark.parametrize(
     "decorator",
-    [
-        "@hydra.main(version_base=None, config_path='conf')",
-        "@main(config_name='x')",
-        "@hydra.main()",
-    ],
+    ["@hydra.main(version_base=None, config_path='conf')", "@main(config_name='x')", "@hydra.main()"],
 )
 def test_hydra_application_is_no_entry_point(decorator: str) -> None:
     """It would compose once more, and takes one argument at most."""
-    slip = uncallable(f"{decorator}\ndef main(cfg): ...", "main")
+    slip = explain_uncallable_entry_point(f"{decorator}\ndef main(cfg): ...", "main")
     assert slip is not None
-    assert "take the decorator off" in slip[1]
+    assert "remove the decorator" in slip[1]

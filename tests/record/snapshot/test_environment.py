@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.record.snapshot.environment import capture_environment, unreadable_setup
+from hpckit.record.snapshot.environment import capture_environment, find_setup_line_syntax_error
 
 
 def test_capture_names_python_packages_modules_and_host() -> None:
@@ -47,9 +47,7 @@ def test_an_old_egg_is_a_package_too(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_capture_holds_no_variable() -> None:
     """Variables hold passwords: none of them is copied, by name or by value."""
-    text = json.dumps(
-        capture_environment({"API_TOKEN": "hunter2", "HOME": "/home/me", "LOADEDMODULES": ""})
-    )
+    text = json.dumps(capture_environment({"API_TOKEN": "hunter2", "HOME": "/home/me", "LOADEDMODULES": ""}))
     assert "hunter2" not in text
     assert "API_TOKEN" not in text
     assert "/home/me" not in text
@@ -70,6 +68,6 @@ def test_setup_that_bash_cannot_read_is_an_error_with_the_line(
 ) -> None:
     """Statements over several lines are whole; nothing of it is run."""
     monkeypatch.chdir(tmp_path)
-    found = [one.message for one in unreadable_setup(lines)]
+    found = [one.message for one in find_setup_line_syntax_error(lines)]
     assert [named in one if named else one for one in found] == [True] * bool(named), found
     assert not (tmp_path / "ran").exists()

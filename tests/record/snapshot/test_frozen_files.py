@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpckit.model.launch import Code
-from hpckit.record.snapshot.collect import collect
+from hpckit.record.snapshot.collect import find_project_files_to_freeze
 from hpckit.record.snapshot.frozen_files import FrozenFiles
 from hpckit.record.snapshot.git import Git
 
@@ -37,7 +37,7 @@ def frozen(root: Path, **code: Any) -> FrozenFiles:
     """Return what is frozen of the project."""
     git = Git({"PATH": "/usr/local/bin:/usr/bin:/bin"})
     outputs = root / "outputs"
-    snapshot = collect(Code(**code), cwd=root, output_dir=outputs, git=git)
+    snapshot = find_project_files_to_freeze(Code(**code), cwd=root, output_dir=outputs, git=git)
     return FrozenFiles(snapshot=snapshot, output_dir=outputs)
 
 
@@ -59,32 +59,32 @@ def frozen(root: Path, **code: Any) -> FrozenFiles:
         ("raw/a.csv", "git ignores it"),
         ("raw/.gitkeep", None),
         ("link/x", "git ignores it"),
-        ("empty", "it holds no files"),
+        ("empty", "it contains no files"),
         (".env", "it looks like a secret (code.secrets takes it)"),
         ("outputs/old/x.pt", "it is in the folder of launches"),
     ],
 )
 def test_what_nodes_lack_has_its_reason(project: Path, name: str, why: str | None) -> None:
     """Tracked or neither tracked nor ignored is there; a link is frozen as one."""
-    assert frozen(project).missing(project / name) == why
+    assert frozen(project).explain_path_missing_on_nodes(project / name) == why
 
 
 def test_all_is_there_without_a_snapshot(project: Path) -> None:
     """The project itself is used then."""
     found = frozen(project, snapshot=False)
-    assert found.missing(project / "data/x.npz") is None
-    assert found.unreached(project / "../elsewhere") is None
+    assert found.explain_path_missing_on_nodes(project / "data/x.npz") is None
+    assert found.explain_relative_path_missing(project / "../elsewhere") is None
 
 
 def test_path_that_leads_out_is_not_reached(project: Path) -> None:
     """A run starts in a folder of its own: `..` leads elsewhere from there."""
     found = frozen(project)
-    assert "leads out of the project" in str(found.unreached(project / "../elsewhere"))
-    assert found.unreached(project / "src/../train.py") is None
+    assert "leads out of the project" in str(found.explain_relative_path_missing(project / "../elsewhere"))
+    assert found.explain_relative_path_missing(project / "src/../train.py") is None
 
 
 def test_reason_without_git_does_not_name_it(project: Path) -> None:
     """Outside a checkout only caches, installations and outputs are left out."""
     found = frozen(project)
     plain = replace(found, snapshot=replace(found.snapshot, git=None))
-    assert "git" not in str(plain.missing(project / "data/x.npz"))
+    assert "git" not in str(plain.explain_path_missing_on_nodes(project / "data/x.npz"))

@@ -26,9 +26,7 @@ def test_fifos_and_sockets_do_not_hold_a_launch_up(tmp_path: Path, *, checkout: 
     os.mkfifo(tmp_path / "id_rsa")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "s"))
-        done = subprocess.run(
-            LAUNCH, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
-        )
+        done = subprocess.run(LAUNCH, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     (code,) = tmp_path.glob("outputs/*/code")
     names = {path.name for path in code.rglob("*")}

@@ -14,11 +14,11 @@ from hpckit.model.launch import Cluster, LaunchConfig, Runtime, WorkingFolder
 from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 from hpckit.record.snapshot.outside import (
     PROJECT,
-    code_of_run,
-    differing,
-    outside_code,
-    paths_of,
-    unfrozen_code,
+    list_changed_outside_code_paths,
+    list_outside_code_checksums,
+    parse_outside_code_paths,
+    select_outside_code_of_run,
+    warn_about_unfrozen_code,
 )
 from hpckit.values import replace
 
@@ -79,26 +79,24 @@ def test_a_program_is_found_however_a_command_names_it(
     (tmp_path / "link.py").symlink_to(script)
     snapshot = project_at(tmp_path / "project", "a.py")
     text = json.dumps(command).replace("{0}", str(tmp_path)).replace("{{HOME}}", "{HOME}")
-    before = outside_code(runs(json.loads(text)), snapshot, environ)
-    assert paths_of(before) == (str(script),)
+    before = list_outside_code_checksums(runs(json.loads(text)), snapshot, environ)
+    assert parse_outside_code_paths(before) == (str(script),)
     script.write_text("2\n")
-    assert outside_code(runs(json.loads(text)), snapshot, environ) != before
+    assert list_outside_code_checksums(runs(json.loads(text)), snapshot, environ) != before
 
 
 @pytest.mark.parametrize("name", ["a b(1).py", "ü.py", "[x].sh", "base.yaml", *OTHERS])
-def test_odd_names_and_other_languages_count(
-    tmp_path: Path, environ: dict[str, str], name: str
-) -> None:
+def test_odd_names_and_other_languages_count(tmp_path: Path, environ: dict[str, str], name: str) -> None:
     """Whatever a name looks like, as a word and within quotes."""
     script = write(tmp_path / name)
     snapshot = project_at(tmp_path / "project", "a.py")
     for command in (["x", str(script)], f"x '{script}'", ["sh", "-c", f"x '{script}'"]):
-        assert paths_of(outside_code(runs(command), snapshot, environ)) == (str(script),)
+        assert parse_outside_code_paths(list_outside_code_checksums(runs(command), snapshot, environ)) == (
+            str(script),
+        )
 
 
-def test_what_a_program_imports_beside_itself_counts(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
+def test_what_a_program_imports_beside_itself_counts(tmp_path: Path, environ: dict[str, str]) -> None:
     """Modules and packages in its folder, a folder with __main__, a program of no suffix."""
     write(tmp_path / "tools" / "train.py")
     write(tmp_path / "tools" / "pkg" / "__init__.py")
@@ -106,14 +104,18 @@ def test_what_a_program_imports_beside_itself_counts(
     plain = write(tmp_path / "bin" / "train")
     snapshot = project_at(tmp_path / "project", "a.py")
     words = [str(tmp_path / "tools" / "train.py"), str(tmp_path / "main"), str(plain)]
-    assert str(plain) not in paths_of(outside_code(runs(words), snapshot, environ))
+    assert str(plain) not in parse_outside_code_paths(
+        list_outside_code_checksums(runs(words), snapshot, environ)
+    )
     plain.chmod(0o700)
-    seen = {outside_code(runs(words), snapshot, environ)}
+    seen = {list_outside_code_checksums(runs(words), snapshot, environ)}
     for file in ("tools/helper.py", "tools/pkg/deep.py", "main/model.py", "bin/train"):
         write(tmp_path / file, "changed\n")
-        seen.add(outside_code(runs(words), snapshot, environ))
+        seen.add(list_outside_code_checksums(runs(words), snapshot, environ))
     assert len(seen) == 5
-    assert f"{tmp_path}/tools/pkg/deep.py" in paths_of(outside_code(runs(words), snapshot, environ))
+    assert f"{tmp_path}/tools/pkg/deep.py" in parse_outside_code_paths(
+        list_outside_code_checksums(runs(words), snapshot, environ)
+    )
 
 
 def test_what_a_program_adds_to_its_path_counts(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -121,10 +123,10 @@ def test_what_a_program_adds_to_its_path_counts(tmp_path: Path, environ: dict[st
     script = write(tmp_path / "repo" / "scripts" / "train.py", "import sys; sys.path.append('..')")
     write(tmp_path / "repo" / "nets" / "__init__.py")
     snapshot = project_at(tmp_path / "project", "a.py")
-    before = outside_code(runs(f"python {script}"), snapshot, environ)
-    assert paths_of(before) == (f"{tmp_path}/repo/nets/__init__.py", str(script))
+    before = list_outside_code_checksums(runs(f"python {script}"), snapshot, environ)
+    assert parse_outside_code_paths(before) == (f"{tmp_path}/repo/nets/__init__.py", str(script))
     write(tmp_path / "repo" / "nets" / "__init__.py", "2\n")
-    assert outside_code(runs(f"python {script}"), snapshot, environ) != before
+    assert list_outside_code_checksums(runs(f"python {script}"), snapshot, environ) != before
 
 
 def test_folders_that_python_imports_from_count(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -142,31 +144,32 @@ def test_folders_that_python_imports_from_count(tmp_path: Path, environ: dict[st
     snapshot = project_at(tmp_path / "project", "a.py")
     for more in ({"VIRTUAL_ENV": str(tmp_path / "venv")}, {}):
         python = "python" if more else f"{tmp_path}/venv/bin/python"
-        seen = {lines := outside_code(runs(f"{python} a.py"), snapshot, {**environ, **more})}
-        assert paths_of(lines) == (*sorted(f"{folder}/" for folder in folders), "PYTHONPATH/")
+        seen = {lines := list_outside_code_checksums(runs(f"{python} a.py"), snapshot, {**environ, **more})}
+        assert parse_outside_code_paths(lines) == (*sorted(f"{folder}/" for folder in folders), "PYTHONPATH/")
         for file in files:
             file.write_text(python)
-            seen.add(outside_code(runs(f"{python} a.py"), snapshot, {**environ, **more}))
+            seen.add(list_outside_code_checksums(runs(f"{python} a.py"), snapshot, {**environ, **more}))
         assert len(seen) == 4
     for name in (".git/a.py", "env/pyvenv.cfg", "env/a.py", "wandb/a.py", "__pycache__/a.py"):
         write(tmp_path / "dist" / name)
-    assert outside_code(runs("a"), snapshot, {**environ, "VIRTUAL_ENV": f"{tmp_path}/venv"}) in seen
+    assert (
+        list_outside_code_checksums(runs("a"), snapshot, {**environ, "VIRTUAL_ENV": f"{tmp_path}/venv"})
+        in seen
+    )
 
 
-def test_of_a_project_only_what_is_not_frozen_counts(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
+def test_of_a_project_only_what_is_not_frozen_counts(tmp_path: Path, environ: dict[str, str]) -> None:
     """A module that git ignores counts, the project's own files and launches in it do not."""
     project = project_at(tmp_path / "project", "train.py", "src/model.py")
     environ["PYTHONPATH"] = str(tmp_path)
-    assert outside_code(runs("python train.py"), project, environ) == ()
+    assert list_outside_code_checksums(runs("python train.py"), project, environ) == ()
     (tmp_path / "project" / "outputs" / "a" / "runs").mkdir(parents=True)
     write(tmp_path / "project" / "outputs" / "a" / "launch.json")
     write(tmp_path / "project" / "outputs" / "a" / "code" / "train.py")
-    assert outside_code(runs("python train.py"), project, environ) == ()
+    assert list_outside_code_checksums(runs("python train.py"), project, environ) == ()
     write(tmp_path / "project" / "vendored" / "fast.py")
-    lines = outside_code(runs("python vendored/fast.py"), project, environ)
-    assert paths_of(lines) == (f"{tmp_path}/", f"{tmp_path}/project/vendored/fast.py")
+    lines = list_outside_code_checksums(runs("python vendored/fast.py"), project, environ)
+    assert parse_outside_code_paths(lines) == (f"{tmp_path}/", f"{tmp_path}/project/vendored/fast.py")
 
 
 def test_what_is_no_regular_file_is_no_code(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -179,43 +182,35 @@ def test_what_is_no_regular_file_is_no_code(tmp_path: Path, environ: dict[str, s
     (tmp_path / "lib" / "loop").symlink_to(tmp_path / "lib")
     environ["PYTHONPATH"] = str(tmp_path / "lib")
     words = ["x", str(tmp_path / "pipe.py"), str(tmp_path / "zero.py"), "a\0b/c.py", "/" * 5000]
-    lines = outside_code(runs(words), project_at(tmp_path / "project", "a.py"), environ)
-    assert paths_of(lines) == (f"{tmp_path}/lib/",)
+    lines = list_outside_code_checksums(runs(words), project_at(tmp_path / "project", "a.py"), environ)
+    assert parse_outside_code_paths(lines) == (f"{tmp_path}/lib/",)
 
 
-def test_a_folder_that_a_link_of_the_project_leads_to_counts(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
+def test_a_folder_that_a_link_of_the_project_leads_to_counts(tmp_path: Path, environ: dict[str, str]) -> None:
     """The snapshot holds the link alone."""
     write(tmp_path / "shared" / "ops.py")
     project = project_at(tmp_path / "project", "a.py")
     (tmp_path / "project" / "ops").symlink_to(tmp_path / "shared")
     link = CodeFile(path="ops", size=0, executable=False, link=str(tmp_path / "shared"))
     linked = CodeSnapshot(
-        root=project.root,
-        working_dir=".",
-        python_path=(),
-        files=(*(project.files or ()), link),
-        git=None,
+        root=project.root, working_dir=".", python_path=(), files=(*(project.files or ()), link), git=None
     )
-    before = outside_code(runs("x"), linked, environ)
-    assert paths_of(before) == (f"{tmp_path}/shared/",)
+    before = list_outside_code_checksums(runs("x"), linked, environ)
+    assert parse_outside_code_paths(before) == (f"{tmp_path}/shared/",)
     write(tmp_path / "shared" / "ops.py", "2\n")
-    assert outside_code(runs("x"), linked, environ) != before
+    assert list_outside_code_checksums(runs("x"), linked, environ) != before
 
 
-def test_folders_with_very_many_modules_are_told_apart(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
+def test_folders_with_very_many_modules_are_told_apart(tmp_path: Path, environ: dict[str, str]) -> None:
     """Of the last ones the size and time count."""
     for number in range(2050):
         write(tmp_path / "lib" / f"m{number:05d}.py")
     environ["PYTHONPATH"] = str(tmp_path / "lib")
     snapshot = project_at(tmp_path / "project", "a.py")
-    before = outside_code(runs("x"), snapshot, environ)
-    assert outside_code(runs("x"), snapshot, environ) == before
+    before = list_outside_code_checksums(runs("x"), snapshot, environ)
+    assert list_outside_code_checksums(runs("x"), snapshot, environ) == before
     write(tmp_path / "lib" / "m02049.py", "22\n")
-    assert outside_code(runs("x"), snapshot, environ) != before
+    assert list_outside_code_checksums(runs("x"), snapshot, environ) != before
 
 
 def test_a_run_takes_what_its_own_command_names(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -224,10 +219,10 @@ def test_a_run_takes_what_its_own_command_names(tmp_path: Path, environ: dict[st
     write(tmp_path / "lib" / "l.py")
     environ["PYTHONPATH"] = str(tmp_path / "lib")
     snapshot = project_at(tmp_path / "project", "a.py")
-    lines = outside_code(runs(*(f"python {script}" for script in scripts)), snapshot, environ)
+    lines = list_outside_code_checksums(runs(*(f"python {script}" for script in scripts)), snapshot, environ)
     assert len(lines) == 3
-    own = code_of_run(lines, runs(f"python {scripts[0]}")[0], [snapshot.root], environ)
-    assert paths_of(own) == (str(scripts[0]), f"{tmp_path}/lib/")
+    own = select_outside_code_of_run(lines, runs(f"python {scripts[0]}")[0], [snapshot.root], environ)
+    assert parse_outside_code_paths(own) == (str(scripts[0]), f"{tmp_path}/lib/")
 
 
 NAMED = [
@@ -271,12 +266,12 @@ def test_whatever_way_a_file_is_taken_its_edit_is_seen(
     file = ext / next(name for word, name in edited.items() if word in str(command))
     snapshot = project_at(tmp_path / "project", "a.py")
     settings = runs(words, env={"D": str(ext)})
-    before = outside_code(settings, snapshot, environ)
-    assert str(file) in paths_of(before)
-    assert code_of_run(before, settings[0], [snapshot.root], environ) == {*before}
+    before = list_outside_code_checksums(settings, snapshot, environ)
+    assert str(file) in parse_outside_code_paths(before)
+    assert select_outside_code_of_run(before, settings[0], [snapshot.root], environ) == {*before}
     file.write_text("changed\n")
-    after = outside_code(settings, snapshot, environ)
-    assert differing({*after}, {*before}) == (str(file),)
+    after = list_outside_code_checksums(settings, snapshot, environ)
+    assert list_changed_outside_code_paths({*after}, {*before}) == (str(file),)
 
 
 LIVE = [
@@ -321,15 +316,15 @@ def test_files_of_the_project_that_a_command_takes_from_there_count(
     write(snapshot.root / "own.sh", 'python "$(dirname "$0")"/t.py\n')
     text = json.dumps(command).replace("{0}", str(snapshot.root)).replace("{{", "{")
     settings = runs(json.loads(text.replace("}}", "}")))
-    before = outside_code(settings, snapshot, environ)
-    assert f"{snapshot.root}/t.py" in paths_of(before)
-    assert code_of_run(before, settings[0], [snapshot.root], environ) == {*before}
-    (warned,) = unfrozen_code(replace(snapshot, outside=before), str(command))
+    before = list_outside_code_checksums(settings, snapshot, environ)
+    assert f"{snapshot.root}/t.py" in parse_outside_code_paths(before)
+    assert select_outside_code_of_run(before, settings[0], [snapshot.root], environ) == {*before}
+    (warned,) = warn_about_unfrozen_code(replace(snapshot, outside=before), str(command))
     assert warned.value in {"t.py", "job.sh", "own.sh", "a.py"}
     assert "run what you edit until then" in warned.message
     write(snapshot.root / "t.py", "changed\n")
-    after = outside_code(settings, snapshot, environ)
-    assert differing({*after}, {*before}) == (f"{snapshot.root}/t.py",)
+    after = list_outside_code_checksums(settings, snapshot, environ)
+    assert list_changed_outside_code_paths({*after}, {*before}) == (f"{snapshot.root}/t.py",)
 
 
 @pytest.mark.parametrize("command", FROZEN)
@@ -340,7 +335,7 @@ def test_frozen_files_of_the_project_do_not_count(
     snapshot = project_at(tmp_path / "project", "t.py", "sub/b.py")
     words = json.loads(json.dumps(command).replace("{0}", str(snapshot.root)))
     environ |= {"PWD": str(snapshot.root)}
-    assert outside_code(runs(words), snapshot, environ) == ()
+    assert list_outside_code_checksums(runs(words), snapshot, environ) == ()
 
 
 def test_runs_in_the_project_itself_take_all_but_their_own_script_from_there(
@@ -351,8 +346,8 @@ def test_runs_in_the_project_itself_take_all_but_their_own_script_from_there(
     in_place = Runtime(cwd=WorkingFolder.project)
 
     def taken(*words: str) -> tuple[str, ...]:
-        lines = outside_code(runs(list(words), runtime=in_place), snapshot, environ)
-        return tuple(path.removeprefix(f"{snapshot.root}/") for path in paths_of(lines))
+        lines = list_outside_code_checksums(runs(list(words), runtime=in_place), snapshot, environ)
+        return tuple(path.removeprefix(f"{snapshot.root}/") for path in parse_outside_code_paths(lines))
 
     assert taken("python", "t.py") == taken("python", "-P", "-m", "t") == ()
     assert "t.py" not in taken("torchrun", "--nproc-per-node", "2", "t.py")
@@ -370,13 +365,15 @@ def test_modules_of_the_project_count_in_a_folder_that_is_imported_from_there(
     """Unless the frozen one comes first on the path."""
     snapshot = project_at(tmp_path / "project", "t.py", "lib/nets.py")
     environ["PYTHONPATH"] = f"{snapshot.root}/lib:{snapshot.root}"
-    before = outside_code(runs("python t.py"), snapshot, environ)
-    assert f"{snapshot.root}/lib/nets.py" in paths_of(before)
-    assert f"{snapshot.root}/t.py" not in paths_of(before)
-    own = code_of_run(before, runs("python t.py")[0], [snapshot.root], environ)
+    before = list_outside_code_checksums(runs("python t.py"), snapshot, environ)
+    assert f"{snapshot.root}/lib/nets.py" in parse_outside_code_paths(before)
+    assert f"{snapshot.root}/t.py" not in parse_outside_code_paths(before)
+    own = select_outside_code_of_run(before, runs("python t.py")[0], [snapshot.root], environ)
     assert own == {*before}
     first = replace(snapshot, python_path=(".", "lib"))
-    assert paths_of(outside_code(runs("python t.py"), first, environ)) == ("PYTHONPATH/",)
+    assert parse_outside_code_paths(list_outside_code_checksums(runs("python t.py"), first, environ)) == (
+        "PYTHONPATH/",
+    )
 
 
 @pytest.mark.parametrize(
@@ -399,16 +396,16 @@ def test_yaml_in_folders_of_a_hydra_application_counts(
     line = shlex.join(["python", "app.py", *told])
     write(snapshot.root / "job.sh", f"{line}\n")
     for command in (["python", "app.py", *told], line, ["sh", "-c", line], ["bash", "job.sh"]):
-        before = outside_code(runs(command), snapshot, environ)
-        assert paths_of(before) == (str(file),)
+        before = list_outside_code_checksums(runs(command), snapshot, environ)
+        assert parse_outside_code_paths(before) == (str(file),)
         write(file, f"{command}\n")
-        assert differing({*outside_code(runs(command), snapshot, environ)}, {*before})
+        assert list_changed_outside_code_paths(
+            {*list_outside_code_checksums(runs(command), snapshot, environ)}, {*before}
+        )
 
 
 @pytest.mark.parametrize("how", ["env", "cluster", "word", "line", "setup", "relative", "shell"])
-def test_python_path_counts_wherever_it_is_set(
-    tmp_path: Path, environ: dict[str, str], how: str
-) -> None:
+def test_python_path_counts_wherever_it_is_set(tmp_path: Path, environ: dict[str, str], how: str) -> None:
     """With the order of its folders, and the settings in packages."""
     for name in ("a", "b"):
         write(tmp_path / name / "q.py")
@@ -432,16 +429,16 @@ def test_python_path_counts_wherever_it_is_set(
         cluster = Cluster(setup=setup, env={"PYTHONPATH": value} if how == "cluster" else {})
         if how == "relative":
             told["PYTHONPATH"] = ":".join(f"../{Path(one).name}" for one in value.split(":"))
-        return {*outside_code(runs(command, env=more, cluster=cluster), snapshot, told)}
+        return {*list_outside_code_checksums(runs(command, env=more, cluster=cluster), snapshot, told)}
 
     both, turned, one = lines(f"{a}:{b}"), lines(f"{b}:{a}"), lines(str(a))
-    assert {f"{a}/", f"{b}/"} <= {*paths_of(both)}
-    assert differing(turned, both) == ("PYTHONPATH/",)
-    assert f"{b}/" in differing(one, both)
+    assert {f"{a}/", f"{b}/"} <= {*parse_outside_code_paths(both)}
+    assert list_changed_outside_code_paths(turned, both) == ("PYTHONPATH/",)
+    assert f"{b}/" in list_changed_outside_code_paths(one, both)
     write(a / "pkg" / "conf" / "c.yaml")
-    assert differing(lines(str(a)), one) == (f"{a}/",)
+    assert list_changed_outside_code_paths(lines(str(a)), one) == (f"{a}/",)
     (a / "q.py").unlink()
-    assert f"{a}/" in differing(lines(str(a)), one)
+    assert f"{a}/" in list_changed_outside_code_paths(lines(str(a)), one)
 
 
 def test_what_a_run_wrote_by_a_path_in_its_command_is_no_code(
@@ -450,10 +447,15 @@ def test_what_a_run_wrote_by_a_path_in_its_command_is_no_code(
     """It was not there when the run was recorded."""
     snapshot = project_at(tmp_path / "project", "a.py")
     settings = runs(["python", "a.py", f"{tmp_path}/out.yaml", f"{tmp_path}/out.ipynb"])
-    before = outside_code(settings, snapshot, environ)
+    before = list_outside_code_checksums(settings, snapshot, environ)
     write(tmp_path / "out.yaml")
     write(tmp_path / "out.ipynb")
-    assert differing({*outside_code(settings, snapshot, environ)}, {*before}) == ()
+    assert (
+        list_changed_outside_code_paths(
+            {*list_outside_code_checksums(settings, snapshot, environ)}, {*before}
+        )
+        == ()
+    )
 
 
 def test_a_folder_of_data_hides_no_code(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -465,9 +467,9 @@ def test_a_folder_of_data_hides_no_code(tmp_path: Path, environ: dict[str, str])
     write(tmp_path / "big" / "src" / "__init__.py")
     environ["PYTHONPATH"] = str(tmp_path / "big")
     snapshot = project_at(tmp_path / "project", "a.py")
-    before = outside_code(runs("x"), snapshot, environ)
+    before = list_outside_code_checksums(runs("x"), snapshot, environ)
     write(tmp_path / "big" / "src" / "__init__.py", "2\n")
-    assert outside_code(runs("x"), snapshot, environ) != before
+    assert list_outside_code_checksums(runs("x"), snapshot, environ) != before
 
 
 def test_a_module_that_is_gone_is_a_difference(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -476,26 +478,24 @@ def test_a_module_that_is_gone_is_a_difference(tmp_path: Path, environ: dict[str
     plugins = [write(tmp_path / name / "plugin.py") for name in "ab"]
     snapshot = project_at(tmp_path / "project", "a.py")
     taken = runs(*(f"python {script}" for script in scripts))
-    recorded = frozenset(outside_code(taken, snapshot, environ))
+    recorded = frozenset(list_outside_code_checksums(taken, snapshot, environ))
     plugins[0].unlink()
-    lines = outside_code(taken, snapshot, environ)
-    own = [code_of_run(lines, run, [snapshot.root], environ) for run in taken]
-    assert [differing(now, recorded) for now in own] == [(str(plugins[0]),), ()]
+    lines = list_outside_code_checksums(taken, snapshot, environ)
+    own = [select_outside_code_of_run(lines, run, [snapshot.root], environ) for run in taken]
+    assert [list_changed_outside_code_paths(now, recorded) for now in own] == [(str(plugins[0]),), ()]
 
 
-def test_without_a_snapshot_the_modules_of_a_function_count(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
+def test_without_a_snapshot_the_modules_of_a_function_count(tmp_path: Path, environ: dict[str, str]) -> None:
     """Git may not know them yet."""
     project = tmp_path / "project"
     write(project / "task.py")
     bare = CodeSnapshot(root=project, working_dir=".", python_path=(), files=None, git=None)
     run = LaunchConfig(entry_point="task:main")
-    before = outside_code([run], bare, environ)
-    assert code_of_run(before, run, [project], environ) == frozenset(before)
-    assert paths_of(before) == (f"{project}/task.py",)
+    before = list_outside_code_checksums([run], bare, environ)
+    assert select_outside_code_of_run(before, run, [project], environ) == frozenset(before)
+    assert parse_outside_code_paths(before) == (f"{project}/task.py",)
     write(project / "task.py", "2\n")
-    assert outside_code([run], bare, environ) != before
+    assert list_outside_code_checksums([run], bare, environ) != before
     held = project_at(project, "task.py")
-    assert outside_code([run], held, environ) == ()
-    assert code_of_run((), run, [project], environ) == frozenset()
+    assert list_outside_code_checksums([run], held, environ) == ()
+    assert select_outside_code_of_run((), run, [project], environ) == frozenset()

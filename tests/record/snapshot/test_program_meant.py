@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpckit.record.snapshot.environment import program_meant
+from hpckit.record.snapshot.environment import suggest_for_misspelled_program
 
 
 def here(program: str) -> str | None:
@@ -29,6 +29,6 @@ def here(program: str) -> str | None:
 )
 def test_known_program_is_told_for_a_misspelled_one(program: str, meant: str | None) -> None:
     """Only one that is here; a version or a relative of it is a program of its own."""
-    found, cure = program_meant(program, here)
+    found, cure = suggest_for_misspelled_program(program, here)
     assert found == meant
     assert (f"did you mean {meant}?" in cure) == (meant is not None)

@@ -13,8 +13,8 @@ from hpckit.model.finding import Severity
 from hpckit.model.launch import Resources
 from hpckit.record.snapshot.script_imports import (
     Script,
-    missing_modules,
-    rank_findings,
+    find_multi_rank_problems,
+    find_unimportable_modules,
     read_script,
 )
 
@@ -24,9 +24,9 @@ MPI = "from mpi4py import MPI\nprint(MPI.COMM_WORLD.Get_size())\n"
 def found(folder: Path, *words: str, ranks: int = 2) -> list[Severity]:
     """Return how a command of so many ranks in a folder is judged."""
     resources = Resources(tasks_per_node=ranks)
-    findings = [*rank_findings(words, resources, lambda name: folder / name)]
-    assert all("srun --mpi=pmix" in one.hint for one in findings)
-    return [one.severity for one in findings]
+    findings = [*find_multi_rank_problems(words, resources, lambda name: folder / name)]
+    assert all("srun --mpi=pmix" in finding.hint for finding in findings)
+    return [finding.severity for finding in findings]
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,11 @@ def test_script_whose_ranks_cannot_meet_is_warned_of(
     def judged(ranks: int) -> list[str]:
         resources = Resources(tasks_per_node=ranks)
         words = ("python", "train.py", "--lr", "1")
-        findings = rank_findings(words, resources, lambda name: tmp_path / name)
-        assert all(one.severity is Severity.warning for one in findings)
+        findings = find_multi_rank_problems(words, resources, lambda name: tmp_path / name)
+        assert all(finding.severity is Severity.warning for finding in findings)
         return [
-            one.message for one in rank_findings(words, resources, lambda name: tmp_path / name)
+            problem.message
+            for problem in find_multi_rank_problems(words, resources, lambda name: tmp_path / name)
         ]
 
     assert judged(1) == []
@@ -103,10 +104,7 @@ def test_script_whose_ranks_cannot_meet_is_warned_of(
 @pytest.mark.parametrize(
     ("source", "missing"),
     [
-        (
-            "import os, nowhere_a\nfrom nowhere_b.c import d\nimport own\n",
-            ["nowhere_a", "nowhere_b"],
-        ),
+        ("import os, nowhere_a\nfrom nowhere_b.c import d\nimport own\n", ["nowhere_a", "nowhere_b"]),
         ("try:\n    import nowhere_a\nexcept ImportError:\n    pass\n", []),
         ("def f():\n    import nowhere_a\n", []),
         ("import sys\nsys.path.append('x')\nimport nowhere_a\n", []),
@@ -134,7 +132,7 @@ def test_modules_that_a_script_cannot_import_are_named(
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert missing_modules(tmp_path / "train.py", [tmp_path / "more"]) == dict.fromkeys(missing)
+    assert find_unimportable_modules(tmp_path / "train.py", [tmp_path / "more"]) == dict.fromkeys(missing)
 
 
 def test_a_script_is_read_once_for_all_runs_of_a_sweep(tmp_path: Path) -> None:
@@ -150,6 +148,6 @@ def test_a_script_is_read_once_for_all_runs_of_a_sweep(tmp_path: Path) -> None:
     read, resources = cache(counted), Resources(tasks_per_node=2)
     for rate in range(3):
         words = ("python", "train.py", str(rate))
-        assert len([*rank_findings(words, resources, lambda name: tmp_path / name, read)]) == 0
-        assert missing_modules(tmp_path / "train.py", [], read) == {"nowhere": None}
+        assert len([*find_multi_rank_problems(words, resources, lambda name: tmp_path / name, read)]) == 0
+        assert find_unimportable_modules(tmp_path / "train.py", [], read) == {"nowhere": None}
     assert sorted(opened) == ["net.py", "train.py"]

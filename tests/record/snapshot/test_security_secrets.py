@@ -15,7 +15,7 @@ from tiers import thorough
 from waiting import run_to_end
 
 from hpckit.model.launch import Code
-from hpckit.record.snapshot.collect import CodeSnapshot, collect
+from hpckit.record.snapshot.collect import CodeSnapshot, find_project_files_to_freeze
 from hpckit.record.snapshot.git import Git
 
 pytestmark = pytest.mark.whole
@@ -71,7 +71,7 @@ def taken(snapshot: CodeSnapshot) -> set[str]:
 def found(folder: Path, secrets: Sequence[str] = ()) -> CodeSnapshot:
     """Return what a snapshot of a folder would hold."""
     code = Code(secrets=list(secrets))
-    return collect(code, cwd=folder, output_dir=folder / "outputs", git=Git(ENVIRON))
+    return find_project_files_to_freeze(code, cwd=folder, output_dir=folder / "outputs", git=Git(ENVIRON))
 
 
 @pytest.fixture(params=["outside git", "untracked in git"])

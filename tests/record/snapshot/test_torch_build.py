@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpckit.record.snapshot.environment import cpu_build
+from hpckit.record.snapshot.environment import find_cpu_only_torch
 
 HEAD = "from typing import Optional\n__version__ = '2.4.0+x'\ndebug = False\n"
 
@@ -32,11 +32,11 @@ def test_only_a_build_that_is_certainly_without_gpus_is_named(
     """CUDA, ROCm and XPU count; a file that is missing, damaged or says less is not known."""
     if source is not None:
         (tmp_path / "version.py").write_text(source)
-    assert cpu_build(tmp_path) == build
+    assert find_cpu_only_torch(tmp_path) == build
 
 
 def test_build_of_this_python_is_what_torch_itself_says() -> None:
     """The same answer as by importing it."""
     torch = pytest.importorskip("torch")
     usable = torch.version.cuda or torch.version.hip
-    assert cpu_build() == (None if usable else torch.__version__)
+    assert find_cpu_only_torch() == (None if usable else torch.__version__)

@@ -10,7 +10,7 @@ from runtime.conftest import Workshop, ranks
 from small_disk import small_disk
 
 from hpckit.model.failure import Cause
-from hpckit.runtime.agent.exhausted import without_room
+from hpckit.runtime.agent.exhausted import explain_full_disk_of_folder
 
 FILL = '#!/bin/sh\ncat /dev/zero >"$HPCKIT_RUN_DIR/fill" 2>/dev/null\nexit 1\n'
 
@@ -24,10 +24,10 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 def test_folder_without_room_is_named_with_its_free_bytes(small: Path) -> None:
     """Only a full folder is said to be full, and asking leaves nothing behind."""
-    assert without_room(small) == ""
+    assert explain_full_disk_of_folder(small) == ""
     with pytest.raises(OSError, match="No space left"):
         (small / "fill").write_bytes(bytes(20 << 20))
-    words = without_room(small)
+    words = explain_full_disk_of_folder(small)
     assert "No space left on device" in words
     assert str(small) in words
     assert "0 bytes free" in words

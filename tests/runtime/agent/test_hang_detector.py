@@ -32,18 +32,16 @@ def heard(durations: Iterable[float]) -> Iterator[tuple[int, float]]:
         at += duration
 
 
-def judge(
-    watch: StepWatch, trace: Iterable[tuple[int, float]], ranks: int = 1
-) -> StalledRank | None:
+def judge(watch: StepWatch, trace: Iterable[tuple[int, float]], ranks: int = 1) -> StalledRank | None:
     """Play a trace on all ranks, judging every tick; returns the first stall."""
     tick = 0.0
     for step, at in trace:
         while tick < at:
-            if (stall := watch.stalled(tick)) is not None:
+            if (stall := watch.find_stalled_rank(tick)) is not None:
                 return stall
             tick += TICK
         for rank in range(ranks):
-            watch.began(rank, step, at)
+            watch.note_step_begin(rank, step, at)
     return None
 
 
@@ -56,7 +54,7 @@ def first_stall(watch: StepWatch, since: float, until: float) -> tuple[float, St
     """Judge every tick from then on; returns when the first stall was seen, and the stall."""
     now = since
     while now < until:
-        if (stall := watch.stalled(now)) is not None:
+        if (stall := watch.find_stalled_rank(now)) is not None:
             return now, stall
         now += TICK
     return None
@@ -150,10 +148,10 @@ def test_what_the_run_came_back_from_may_come_again() -> None:
 def test_first_steps_are_given_the_first_limit() -> None:
     """Until the steps are known a rank may compile: `first` holds, then the learned limit."""
     watch = new_watch()
-    watch.began(0, 0, 0.0)
-    assert watch.stalled(599.0) is None
+    watch.note_step_begin(0, 0, 0.0)
+    assert watch.find_stalled_rank(599.0) is None
     watch = new_watch()
-    watch.began(0, 0, 0.0)
+    watch.note_step_begin(0, 0, 0.0)
     found = first_stall(watch, 0.0, 700.0)
     assert found is not None
     assert found[1].limit_s == 600
@@ -164,30 +162,30 @@ def test_first_gap_teaches_nothing() -> None:
     trace = [(0, 0.0), *((step, 300 + step * 0.5) for step in range(1, 100))]
     watch = new_watch()
     assert judge(watch, trace) is None
-    assert watch.learned_s() == 5
+    assert watch.learned_silence_limit_s() == 5
 
 
 def test_rank_that_never_told_of_a_step_is_not_judged() -> None:
     """Code without run.steps() has no heartbeat to miss."""
     watch = new_watch()
     judge(watch, steady(0.5))
-    watch.ended(0)
-    watch.paused(1)
-    watch.resumed(1, 60.0)
+    watch.note_rank_end(0)
+    watch.note_pause(1)
+    watch.note_resume(1, 60.0)
     assert first_stall(watch, 50.0, 100_000.0) is None
 
 
 def test_rank_that_will_step_is_judged_before_its_first_one() -> None:
     """Data, compilation and restoring have `first`, from the final event on; 0 is no limit."""
     watch = new_watch()
-    watch.working(0, 0.0)
+    watch.note_work_outside_steps(0, 0.0)
     found = first_stall(watch, 0.0, 700.0)
     assert found is not None
     assert (found[1].step, found[1].over, found[1].limit_s) == (None, False, 600)
-    watch.working(0, 601.0)
+    watch.note_work_outside_steps(0, 601.0)
     assert first_stall(watch, 601.0, 1200.0) is None
     off = new_watch(first_s=0.0)
-    off.working(0, 0.0)
+    off.note_work_outside_steps(0, 0.0)
     assert first_stall(off, 0.0, 100_000.0) is None
 
 
@@ -195,7 +193,7 @@ def test_rank_is_judged_after_its_last_step() -> None:
     """An export or upload that hangs is found by `first`, not by the limit of steps."""
     watch = new_watch()
     judge(watch, steady(0.5))
-    watch.working(0, 50.0, over=True)
+    watch.note_work_outside_steps(0, 50.0, over=True)
     found = first_stall(watch, 50.0, 1000.0)
     assert found is not None
     assert (found[1].step, found[1].over) == (99, True)
@@ -207,11 +205,11 @@ def test_restart_knows_the_steps_of_earlier_rounds() -> None:
     before = new_watch()
     judge(before, [(0, 0.0), *((step, 30 + step * 0.5) for step in range(1, 100))])
     again = new_watch()
-    again.follow(before)
-    again.began(0, 50, 0.0)
+    again.take_over_learned_step_gaps(before)
+    again.note_step_begin(0, 50, 0.0)
     assert first_stall(again, 0.0, 60.0) is None, "the first step took 30.5 s before"
-    again.began(0, 51, 60.0)
-    again.began(0, 52, 60.5)
+    again.note_step_begin(0, 51, 60.0)
+    again.note_step_begin(0, 52, 60.5)
     found = first_stall(again, 60.5, 1000.0)
     assert found is not None
     assert found[1].limit_s == 5
@@ -222,18 +220,18 @@ def test_usual_step_is_neither_compilation_nor_an_evaluation() -> None:
     watch = new_watch()
     trace = [(0, 0.0), *((step, 300 + step * 0.5) for step in range(1, 100))]
     judge(watch, trace)
-    watch.paused(0)
-    watch.resumed(0, 1300.0)
-    watch.began(0, 100, 1300.5)
-    assert watch.usual_s() == pytest.approx(0.5)
+    watch.note_pause(0)
+    watch.note_resume(0, 1300.0)
+    watch.note_step_begin(0, 100, 1300.5)
+    assert watch.usual_step_gap_s() == pytest.approx(0.5)
 
 
 def test_ended_rank_is_not_judged_by_its_late_words() -> None:
     """What a rank said may be read after its end was seen."""
     watch = new_watch()
     judge(watch, steady(0.5))
-    watch.ended(0)
-    watch.began(0, 100, 50.0)
+    watch.note_rank_end(0)
+    watch.note_step_begin(0, 100, 50.0)
     assert first_stall(watch, 50.0, 5000.0) is None
 
 
@@ -241,12 +239,12 @@ def test_paused_rank_is_not_judged_and_teaches_nothing() -> None:
     """An evaluation of an hour that was told of is no hang and does not change the limit."""
     watch = new_watch()
     judge(watch, steady(0.5))
-    watch.paused(0)
+    watch.note_pause(0)
     assert first_stall(watch, 50.0, 3600.0) is None
-    watch.resumed(0, 3600.0)
-    assert watch.stalled(3604.0) is None
-    watch.began(0, 100, 3604.5)
-    assert watch.learned_s() == 5
+    watch.note_resume(0, 3600.0)
+    assert watch.find_stalled_rank(3604.0) is None
+    watch.note_step_begin(0, 100, 3604.5)
+    assert watch.learned_silence_limit_s() == 5
     found = first_stall(watch, 3605.0, 4000.0)
     assert found is not None
     assert found[0] < 3611
@@ -255,10 +253,10 @@ def test_paused_rank_is_not_judged_and_teaches_nothing() -> None:
 def test_pause_goes_on_through_steps() -> None:
     """A rank that asked not to be judged is not, though it may step."""
     watch = new_watch()
-    watch.paused(0)
+    watch.note_pause(0)
     judge(watch, steady(0.5))
     assert first_stall(watch, 50.0, 5000.0) is None
-    assert watch.learned_s() == 5
+    assert watch.learned_silence_limit_s() == 5
 
 
 def test_silent_rank_is_named_among_others() -> None:
@@ -268,8 +266,8 @@ def test_silent_rank_is_named_among_others() -> None:
     stalls = []
     for step in range(100, 120):
         for rank in (0, 1, 3):
-            watch.began(rank, step, step * 0.5)
-        stalls.append(watch.stalled(step * 0.5))
+            watch.note_step_begin(rank, step, step * 0.5)
+        stalls.append(watch.find_stalled_rank(step * 0.5))
     seen = [stall for stall in stalls if stall is not None]
     assert {(stall.rank, stall.step) for stall in seen} == {(2, 99)}
     assert stalls[0] is None
@@ -279,11 +277,11 @@ def test_time_in_which_the_judge_was_stopped_does_not_count() -> None:
     """A suspended machine or a stopped agent hears nothing, and must not call that a hang."""
     watch = new_watch()
     judge(watch, steady(0.5))
-    assert watch.stalled(50.0) is None
-    assert watch.stalled(3650.0) is None
-    watch.began(0, 100, 3650.2)
-    assert watch.stalled(3651.0) is None
-    assert watch.learned_s() == 5
+    assert watch.find_stalled_rank(50.0) is None
+    assert watch.find_stalled_rank(3650.0) is None
+    watch.note_step_begin(0, 100, 3650.2)
+    assert watch.find_stalled_rank(3651.0) is None
+    assert watch.learned_silence_limit_s() == 5
     found = first_stall(watch, 3652.0, 3700.0)
     assert found is not None
 
@@ -292,8 +290,8 @@ def test_slow_judge_still_judges() -> None:
     """Where calls come further apart than the floor, hangs are found all the same."""
     watch = new_watch()
     for step, at in steady(0.5):
-        watch.began(0, step, at)
-    stalls = [watch.stalled(50.0 + 60 * call) for call in range(5)]
+        watch.note_step_begin(0, step, at)
+    stalls = [watch.find_stalled_rank(50.0 + 60 * call) for call in range(5)]
     assert stalls[-1] is not None
 
 
@@ -301,6 +299,6 @@ def test_memory_is_bounded() -> None:
     """A run of a million steps is judged by its last thousand gaps."""
     watch = new_watch()
     for step, at in steady(10.0, 50) + [(step, 500 + step * 0.2) for step in range(5000)]:
-        watch.began(0, step, at)
+        watch.note_step_begin(0, step, at)
     assert len(watch._gaps) == 1000  # noqa: SLF001
-    assert watch.learned_s() == pytest.approx(20)
+    assert watch.learned_silence_limit_s() == pytest.approx(20)

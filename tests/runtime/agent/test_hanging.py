@@ -51,9 +51,7 @@ for step in run.steps(30):
 
 def watched(ranks: Any, **more: Any) -> dict[str, Any]:
     """Return settings for two ranks that may be silent for some seconds."""
-    runtime = Runtime(
-        stop_grace_s=2, rendezvous_timeout_s=20, hang_min_s=4, hang_first_s=60, hang_factor=3
-    )
+    runtime = Runtime(stop_grace_s=2, rendezvous_timeout_s=20, hang_min_s=4, hang_first_s=60, hang_factor=3)
     settings: dict[str, Any] = ranks(
         2,
         runtime=runtime,
@@ -79,9 +77,9 @@ def test_hung_rank_is_named_with_its_stack_and_costs_a_round(workshop: Any, rank
     assert (failure.cause, failure.rank) == (Cause.hang, 1), failure
     assert failure.step == 26, "known exactly, though ranks tell of a step ten times a second"
     assert ended.record.round == 1
-    stacks = ended.paths.round(0).stacks(0).read_text()
+    stacks = ended.paths.round(0).rank_stacks_file(0).read_text()
     assert "all_reduce" in stacks, "rank 0 waits for rank 1"
-    assert "fault_injector.py" in ended.paths.round(0).stacks(1).read_text()
+    assert "fault_injector.py" in ended.paths.round(0).rank_stacks_file(1).read_text()
 
 
 def test_rank_that_leaves_its_loop_alone_is_named(workshop: Any, ranks: Any) -> None:
@@ -92,7 +90,7 @@ def test_rank_that_leaves_its_loop_alone_is_named(workshop: Any, ranks: Any) -> 
     (failure,) = failures(ended)
     assert (failure.cause, failure.rank) == (Cause.hang, 1), failure
     assert failure.message.startswith("rank 1 left the loop over steps in step 25, and others did")
-    assert "in <module>" in ended.paths.round(0).stacks(0).read_text(), "that of the script itself"
+    assert "in <module>" in ended.paths.round(0).rank_stacks_file(0).read_text(), "that of the script itself"
 
 
 def test_unwatched_silence_is_no_hang(workshop: Any, ranks: Any) -> None:
@@ -101,9 +99,7 @@ def test_unwatched_silence_is_no_hang(workshop: Any, ranks: Any) -> None:
     assert (ended.code, failures(ended)) == (0, []), ended.output
 
 
-def test_diverged_run_fails_with_its_reason_and_saves_nothing_bad(
-    workshop: Any, ranks: Any
-) -> None:
+def test_diverged_run_fails_with_its_reason_and_saves_nothing_bad(workshop: Any, ranks: Any) -> None:
     """A loss that stays NaN ends the run; no checkpoint holds what came of it."""
     ended = workshop.attempt(TRAIN, **watched(ranks, params={"diverge": 10}))
     assert ended.record.state is RunState.failed
@@ -132,9 +128,7 @@ def main(config, run):
 
 
 @pytest.mark.parametrize("how", ["end", "break"])
-def test_run_whose_last_loss_is_not_finite_has_not_completed(
-    workshop: Any, ranks: Any, how: str
-) -> None:
+def test_run_whose_last_loss_is_not_finite_has_not_completed(workshop: Any, ranks: Any, how: str) -> None:
     """A state that is good for nothing is never the newest checkpoint of a completed run."""
     settings = ranks(2, params={"how": how}, checkpoint=Checkpoint(interval_steps=2))
     ended = workshop.attempt(DIVERGE_LAST, **settings)
@@ -144,15 +138,10 @@ def test_run_whose_last_loss_is_not_finite_has_not_completed(
     assert max(saved(ended)) <= 4
 
 
-def test_last_state_is_saved_with_a_warning_where_losses_may_be_anything(
-    workshop: Any, ranks: Any
-) -> None:
+def test_last_state_is_saved_with_a_warning_where_losses_may_be_anything(workshop: Any, ranks: Any) -> None:
     """Whoever allows any loss (`nan_patience=0`) keeps the last state, and is told of it."""
     settings = ranks(
-        2,
-        params={"how": "end"},
-        checkpoint=Checkpoint(interval_steps=2),
-        recovery=Recovery(nan_patience=0),
+        2, params={"how": "end"}, checkpoint=Checkpoint(interval_steps=2), recovery=Recovery(nan_patience=0)
     )
     ended = workshop.attempt(DIVERGE_LAST, **settings)
     assert ended.record.state is RunState.completed, ended.output

@@ -15,7 +15,7 @@ import pytest
 from tiers import thorough
 from waiting import until
 
-from hpckit.runtime.agent.meeting import has_sign
+from hpckit.runtime.agent.meeting import have_ranks_connected
 
 pytestmark = pytest.mark.training
 
@@ -153,7 +153,7 @@ def ports() -> Iterator[list[int]]:
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             holder.bind(("127.0.0.1", 0))
             number = int(holder.getsockname()[1])
-            if not has_sign({}, Path(), number):  # such as a connection that others have closed
+            if not have_ranks_connected({}, Path(), number):  # such as a connection that others have closed
                 numbers.append(number)
         yield numbers
 
@@ -161,12 +161,10 @@ def ports() -> Iterator[list[int]]:
 def sign(tmp_path: Path, port: int, *processes: subprocess.Popen[str]) -> bool:
     """Return whether these ranks, in order, are seen to have met."""
     pids = {process.pid: rank for rank, process in enumerate(processes)}
-    return has_sign(pids, tmp_path, port)
+    return have_ranks_connected(pids, tmp_path, port)
 
 
-def test_what_a_rank_does_within_itself_is_no_sign(
-    start: Start, ports: list[int], tmp_path: Path
-) -> None:
+def test_what_a_rank_does_within_itself_is_no_sign(start: Start, ports: list[int], tmp_path: Path) -> None:
     """A service of its own that it is connected to, and data that all ranks map to read them."""
     data = tmp_path / "data"
     data.write_bytes(bytes(4096))
@@ -183,9 +181,7 @@ def test_connection_of_two_ranks_is_a_sign(start: Start, ports: list[int], tmp_p
     until(lambda: sign(tmp_path, ports[2], first, second))
 
 
-def test_connection_of_agents_on_one_host_is_a_sign(
-    start: Start, ports: list[int], tmp_path: Path
-) -> None:
+def test_connection_of_agents_on_one_host_is_a_sign(start: Start, ports: list[int], tmp_path: Path) -> None:
     """One host may stand for several nodes; only the agent that has rank 0 sees its listener."""
     first = start(0, SERVES, str(ports[0]))
     start(1, "import socket, sys\n" + CONNECTS, str(ports[0]))

@@ -60,13 +60,9 @@ def failure_of(ended: Any) -> Failure:
     return found
 
 
-def test_hang_names_the_rank_that_never_entered_and_the_collective(
-    workshop: Any, ranks: Any
-) -> None:
+def test_hang_names_the_rank_that_never_entered_and_the_collective(workshop: Any, ranks: Any) -> None:
     """Its number, its shape, who waits and where; what each rank said is kept."""
-    runtime = Runtime(
-        stop_grace_s=2, rendezvous_timeout_s=20, hang_min_s=4, hang_first_s=60, hang_factor=3
-    )
+    runtime = Runtime(stop_grace_s=2, rendezvous_timeout_s=20, hang_min_s=4, hang_first_s=60, hang_factor=3)
     ended = workshop.attempt(TRAIN, **ranks(3, runtime=runtime))
     failure = failure_of(ended)
     assert (failure.cause, failure.rank, failure.step) == (Cause.hang, 1, 26)
@@ -78,13 +74,11 @@ def test_hang_names_the_rank_that_never_entered_and_the_collective(
     assert wait is not None
     assert (wait.missing, wait.waiting, wait.culprit) == ((1,), (0, 2), 1)
     for rank in range(3):
-        said = json.loads(ended.paths.round(0).collectives(rank).read_text())
+        said = json.loads(ended.paths.round(0).rank_collectives_file(rank).read_text())
         assert said["rank"] == rank
 
 
-def test_time_out_of_a_collective_names_the_rank_that_others_waited_for(
-    workshop: Any, ranks: Any
-) -> None:
+def test_time_out_of_a_collective_names_the_rank_that_others_waited_for(workshop: Any, ranks: Any) -> None:
     """Not the one that raised: that waited."""
     check_time_out(workshop.attempt(TIME_OUT, **ranks(3)))
 

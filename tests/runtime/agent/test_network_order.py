@@ -19,10 +19,7 @@ SWITCHES = {"n1": ["root", "b"], "n2": ["root", "a"], "n3": ["root", "b"], "n4":
 @pytest.mark.training
 @pytest.mark.parametrize(
     ("switches", "order"),
-    [
-        (SWITCHES, ("n2", "n4", "n1", "n3")),
-        pytest.param(None, ("n1", "n2", "n3", "n4"), marks=thorough),
-    ],
+    [(SWITCHES, ("n2", "n4", "n1", "n3")), pytest.param(None, ("n1", "n2", "n3", "n4"), marks=thorough)],
     ids=["two switches", "no topology"],
 )
 def test_ranks_are_numbered_along_the_switches(

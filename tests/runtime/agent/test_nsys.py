@@ -24,9 +24,9 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.model.settings import Observe, Profile, ProfileTool
 from hpckit.model.states import RunState
 from hpckit.record.layout import RoundPaths
-from hpckit.record.process import start_mark
+from hpckit.record.process import read_process_start_id
 from hpckit.record.store import read_events
-from hpckit.runtime.agent.nsys import groups, rank_code, rank_start
+from hpckit.runtime.agent.nsys import find_process_groups, plan_rank_start, unwrap_nsys_exit_code
 from hpckit.runtime.left_behind import NSYS_VARIABLE
 
 FAKE = f"""#!{sys.executable}
@@ -92,9 +92,7 @@ def test_rank_below_nsys_completes_and_leaves_its_report(
 
 @thorough
 @pytest.mark.training
-def test_report_that_fails_fails_no_run(
-    workshop: Any, ranks: Any, fake_nsys: dict[str, str]
-) -> None:
+def test_report_that_fails_fails_no_run(workshop: Any, ranks: Any, fake_nsys: dict[str, str]) -> None:
     """The rank has returned; what nsys says afterwards is about nsys."""
     done = ended(workshop, ranks, "pass", fake_nsys | {"NSYS_WORSE": "3"})
     assert done.record.state is RunState.completed, done.output
@@ -152,13 +150,11 @@ def test_rank_below_nsys_does_not_outlive_its_agent(
 
 
 @pytest.mark.training
-def test_node_without_nsys_starts_the_rank_and_says_so(
-    workshop: Any, ranks: Any, tmp_path: Path
-) -> None:
+def test_node_without_nsys_starts_the_rank_and_says_so(workshop: Any, ranks: Any, tmp_path: Path) -> None:
     """One warning; the run completes."""
     done = workshop.attempt(TRAIN.format("pass"), **ranks(2, observe=NSYS))
     assert done.record.state is RunState.completed, done.output
-    told = [one for one in read_events(done.paths.events) if isinstance(one, events.Warned)]
+    told = [event for event in read_events(done.paths.events) if isinstance(event, events.Warned)]
     said = [one.message.partition(" of node")[0] for one in told]
     assert said.count("nsys is not on the PATH") == 1
     assert not list(tmp_path.rglob("*.nsys-rep"))
@@ -183,16 +179,16 @@ def test_code_of_nsys_is_read_as_the_rank_would_have_ended(
 ) -> None:
     """A shell's number for a signal is that signal."""
     statement = None if said is None else ExitStatement(reason=said)
-    assert rank_code(code, statement) == own
+    assert unwrap_nsys_exit_code(code, statement) == own
 
 
 def test_commands_start_without_nsys(tmp_path: Path) -> None:
     """Hpckit does not know what they are made of; other ranks are not touched at all."""
     settings = LaunchConfig(command=["sleep", "1"], observe=NSYS)
-    found = rank_start(settings, RoundPaths(tmp_path), 0, {}, "n1")
+    found = plan_rank_start(settings, RoundPaths(tmp_path), 0, {}, "n1")
     assert found.words == ()
     assert "command" in found.variables[NSYS_VARIABLE]
-    other = rank_start(settings, RoundPaths(tmp_path), 1, {}, "n1")
+    other = plan_rank_start(settings, RoundPaths(tmp_path), 1, {}, "n1")
     assert (other.words, dict(other.variables), other.problem) == ((), {}, "")
 
 
@@ -201,11 +197,11 @@ def test_groups_below_a_process_are_found() -> None:
     inner = "import subprocess; subprocess.run(['sleep', '60'], process_group=0)"
     outer = subprocess.Popen([sys.executable, "-c", inner], start_new_session=True)
     try:
-        found = until(lambda: len(groups(outer.pid)) == 2 and groups(outer.pid))
+        found = until(lambda: len(find_process_groups(outer.pid)) == 2 and find_process_groups(outer.pid))
         assert outer.pid in found
     finally:
-        for group in groups(outer.pid):
+        for group in find_process_groups(outer.pid):
             os.killpg(group, signal.SIGKILL)
         outer.wait()
         time.sleep(0.1)
-    assert all(start_mark(pid) is None for pid in found)
+    assert all(read_process_start_id(pid) is None for pid in found)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import run_to_end
 
-from hpckit.runtime.agent.exhausted import OomKills, killed_since, read_kills
+from hpckit.runtime.agent.exhausted import OomKills, explain_oom_kill, read_oom_kill_counts
 
 GROUP = "/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
 
@@ -47,7 +47,7 @@ class Machine:
 
     def read(self) -> OomKills:
         """Read all of it."""
-        return read_kills(self.proc, self.cgroup)
+        return read_oom_kill_counts(self.proc, self.cgroup)
 
     def _write(self, file: Path, text: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def test_kill_in_the_own_group_is_told_with_the_group(machine: Machine) -> None:
     machine.v2(GROUP, 1)
     before = machine.read()
     machine.v2(GROUP, 2)
-    assert killed_since(before, machine.read()) == f"cgroup {GROUP} counted 1 OOM kill"
+    assert explain_oom_kill(before, machine.read()) == f"cgroup {GROUP} counted 1 OOM kill"
 
 
 def test_kill_of_another_step_is_not_ours(machine: Machine) -> None:
@@ -78,7 +78,7 @@ def test_kill_of_another_step_is_not_ours(machine: Machine) -> None:
     before = machine.read()
     machine.v2("/system.slice/slurmstepd.scope/job_7", 1)
     machine.host(1)
-    assert killed_since(before, machine.read()) is None
+    assert explain_oom_kill(before, machine.read()) is None
 
 
 def test_group_above_speaks_where_the_own_has_no_memory_controller(machine: Machine) -> None:
@@ -87,7 +87,7 @@ def test_group_above_speaks_where_the_own_has_no_memory_controller(machine: Mach
     machine.v2("/system.slice", 3)
     before = machine.read()
     machine.v2("/system.slice", 5)
-    said = killed_since(before, machine.read())
+    said = explain_oom_kill(before, machine.read())
     assert said == "cgroup /system.slice counted 2 OOM kills (it counts other processes too)"
 
 
@@ -97,7 +97,7 @@ def test_v1_memory_hierarchy_is_read(machine: Machine) -> None:
     machine.v1("/slurm/uid_0/job_7/step_0/task_0", 0)
     before = machine.read()
     machine.v1("/slurm/uid_0/job_7/step_0/task_0", 2)
-    said = killed_since(before, machine.read())
+    said = explain_oom_kill(before, machine.read())
     assert said == "cgroup /slurm/uid_0/job_7/step_0/task_0 counted 2 OOM kills"
 
 
@@ -107,7 +107,7 @@ def test_container_that_sees_its_group_as_the_root_is_read(machine: Machine) -> 
     machine.v1("/", 0)
     before = machine.read()
     machine.v1("/", 1)
-    assert "counted 1 OOM kill" in (killed_since(before, machine.read()) or "")
+    assert "counted 1 OOM kill" in (explain_oom_kill(before, machine.read()) or "")
 
 
 def test_path_above_the_namespace_is_not_followed(machine: Machine, tmp_path: Path) -> None:
@@ -124,13 +124,13 @@ def test_whole_host_is_the_last_resort(machine: Machine) -> None:
     machine.host(4)
     before = machine.read()
     machine.host(5)
-    said = killed_since(before, machine.read())
+    said = explain_oom_kill(before, machine.read())
     assert said == "the whole host counted 1 OOM kill (it counts other processes too)"
 
 
 def test_nothing_readable_is_no_evidence(machine: Machine) -> None:
     """Missing and broken files raise nothing and show nothing."""
-    assert killed_since(machine.read(), machine.read()) is None
+    assert explain_oom_kill(machine.read(), machine.read()) is None
     machine.member("what is this\n4:memory\n0::\n")
     machine.host(1)
     (machine.proc / "vmstat").write_text("oom_kill many\n")
@@ -142,7 +142,7 @@ def test_count_that_was_not_there_before_is_no_evidence(machine: Machine) -> Non
     machine.member(f"0::{GROUP}\n")
     before = machine.read()
     machine.v2(GROUP, 7)
-    assert killed_since(before, machine.read()) is None
+    assert explain_oom_kill(before, machine.read()) is None
 
 
 def _own_group() -> tuple[Path, str]:
@@ -175,11 +175,11 @@ def limited_group() -> Iterator[Path]:
 IN_GROUP = """
 import os, signal, subprocess, sys
 open(sys.argv[1] + "/cgroup.procs", "w").write(str(os.getpid()))
-from hpckit.runtime.agent.exhausted import killed_since, read_kills
+from hpckit.runtime.agent.exhausted import explain_oom_kill, read_oom_kill_counts
 for code in (f"import os; os.kill(os.getpid(), {int(signal.SIGKILL)})", "bytearray(200_000_000)"):
-    before = read_kills()
+    before = read_oom_kill_counts()
     print(subprocess.run([sys.executable, "-S", "-c", code]).returncode)
-    print(killed_since(before, read_kills()))
+    print(explain_oom_kill(before, read_oom_kill_counts()))
 """
 
 

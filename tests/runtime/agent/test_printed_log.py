@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from waiting import until
 
-from hpckit.planning.printed_metrics import printed_patterns
+from hpckit.planning.printed_metrics import compile_metric_patterns
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.metrics.log import MetricsLog, last_values
+from hpckit.record.metrics.log import MetricsLog, read_last_values
 from hpckit.runtime.agent.printed_log import PrintedLog
 
 
 def values_of(attempt: AttemptPaths) -> dict[str, Any]:
     """Return the last value of each name."""
-    return {name: last["value"] for name, last in last_values(attempt).values.items()}
+    return {name: last["value"] for name, last in read_last_values(attempt).values.items()}
 
 
 def rows_of(attempt: AttemptPaths) -> list[Any]:
@@ -33,9 +33,9 @@ def test_a_growing_log_is_read_line_by_line(tmp_path: Path) -> None:
     """A line that is cut off waits; a bar that is drawn again counts with its latest value."""
     attempt, log = AttemptPaths(tmp_path), tmp_path / "log"
     printed = PrintedLog(
-        log=log, metrics=MetricsLog(paths=attempt), round=1, patterns=printed_patterns(["loss"])
+        log=log, metrics=MetricsLog(paths=attempt), round=1, patterns=compile_metric_patterns(["loss"])
     )
-    printed.read()  # there is no log yet
+    printed.record_metrics_of_new_lines()  # there is no log yet
     told = []
     for text in (
         "step 1 loss 0.5\nstep 2 lo",
@@ -46,10 +46,10 @@ def test_a_growing_log_is_read_line_by_line(tmp_path: Path) -> None:
     ):
         with log.open("a", encoding="latin-1") as file:
             file.write(text)
-        printed.read()
+        printed.record_metrics_of_new_lines()
         told.append(len(rows_of(attempt)))
     assert told == [1, 2, 3, 4, 4]
-    printed.read(ended=True)
+    printed.record_metrics_of_new_lines(ended=True)
     steps = [(1, 0.5, 1), (2, 0.4, 1), (5, 0.1, 1), (6, 0.05, 1), (7, 0.04, 1)]
     assert rows_of(attempt) == steps
     assert values_of(attempt) == {"loss": 0.04}
@@ -65,9 +65,9 @@ def test_several_lines_of_an_epoch_replace_none_of_them(tmp_path: Path) -> None:
             log=log,
             metrics=MetricsLog(paths=attempt),
             round=number,
-            patterns=printed_patterns(["loss"]),
+            patterns=compile_metric_patterns(["loss"]),
         )
-        printed.read(ended=True)
+        printed.record_metrics_of_new_lines(ended=True)
     steps = [step for step, _, _ in rows_of(attempt)]
     assert steps == 2 * [1, None, None, 2, None, None]
     assert [loss for _, loss, number in rows_of(attempt) if number] == [9, 8, 7, 6, 5, 4]
@@ -140,7 +140,7 @@ def reader(attempt: AttemptPaths, *wanted: str, before: str = "pass") -> subproc
 
 def test_the_kernel_ends_a_reader_that_makes_no_progress(tmp_path: Path) -> None:
     """Nobody need be there to do so: its agent may have been killed."""
-    log = AttemptPaths(tmp_path).round(0).log(0)
+    log = AttemptPaths(tmp_path).round(0).rank_log(0)
     log.parent.mkdir(parents=True)
     log.write_text("a" * 60 + "!")
     process = reader(AttemptPaths(tmp_path), ENDLESS, before="log._BLOCK_S = 0.2")
@@ -151,7 +151,7 @@ def test_the_kernel_ends_a_reader_that_makes_no_progress(tmp_path: Path) -> None
 def test_a_reader_ends_with_its_agent_and_says_what_it_could_not_write(tmp_path: Path) -> None:
     """Signals that are for the agent do not end it; a full disk is told, at the end."""
     attempt = AttemptPaths(tmp_path)
-    log = attempt.round(0).log(0)
+    log = attempt.round(0).rank_log(0)
     log.parent.mkdir(parents=True)
     log.write_text("loss 1\nloss 2")
     process = reader(attempt, "loss", before="log._INTERVAL_S = 0.01")

@@ -30,10 +30,10 @@ def test_process_and_its_children_run_on_the_given_cpus() -> None:
     """Data-loader workers are children of ranks; a process that has ended is no error."""
     cpu, pipe = max(os.sched_getaffinity(0)), subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", CHILD], stdin=pipe, stdout=pipe, text=True) as one:
-        rank_starter.bind_process(one.pid, frozenset({cpu}))
+        rank_starter.pin_process_to_cpus(one.pid, frozenset({cpu}))
         said, _ = one.communicate("go\n", timeout=LIMIT_S)
     assert said.splitlines() == [f"[{cpu}]", f"[{cpu}]"]
-    rank_starter.bind_process(one.pid, frozenset({cpu}))
+    rank_starter.pin_process_to_cpus(one.pid, frozenset({cpu}))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_process_and_its_children_run_on_the_given_cpus() -> None:
 )
 def test_ranks_are_free_if_there_is_nothing_to_be_next_to(settings: LaunchConfig) -> None:
     """Without GPUs, without a driver, or if it is not wanted."""
-    assert asyncio.run(rank_starter.rank_binding(settings, {}, 2)) == FREE
+    assert asyncio.run(rank_starter.choose_rank_cpus(settings, {}, 2)) == FREE
 
 
 def test_driver_that_hangs_does_not_hold_ranks_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,14 +56,14 @@ def test_driver_that_hangs_does_not_hold_ranks_up(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(rank_starter, "read_gpu_cpus", hang)
     monkeypatch.setattr(rank_starter, "_PATIENCE_S", 0.05)
-    assert asyncio.run(rank_starter.rank_binding(GPUS, {}, 2)) == FREE
+    assert asyncio.run(rank_starter.choose_rank_cpus(GPUS, {}, 2)) == FREE
     release.set()
 
 
 def test_ranks_without_a_cpu_next_to_their_gpu_are_named() -> None:
     """By their number in the run."""
-    words = rank_starter.binding_words(replace(FREE, far=(1,)), 8, "n3")
+    words = rank_starter.explain_poor_cpu_binding(replace(FREE, far=(1,)), 8, "n3")
     assert "n3 next to the GPU of rank 9" in words
-    words = rank_starter.binding_words(replace(FREE, scarce=(0, 1)), 8, "n3")
+    words = rank_starter.explain_poor_cpu_binding(replace(FREE, scarce=(0, 1)), 8, "n3")
     assert "too few CPUs on n3 next to the GPUs of rank 8-9" in words
-    assert rank_starter.binding_words(FREE, 8, "n3") == ""
+    assert rank_starter.explain_poor_cpu_binding(FREE, 8, "n3") == ""

@@ -16,16 +16,12 @@ from hpckit.runtime.agent import collective_statements
 from hpckit.runtime.agent.collective_statements import (
     CollectiveStatements,
     TraceFileError,
-    plain_value,
-    read_trace,
+    parse_plain_pickle,
+    read_flight_recorder_dump,
 )
 
 plain = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats(allow_nan=False)
-    | st.text(),
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(),
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(st.text() | st.integers(0, 9), inner, max_size=4)
@@ -48,20 +44,18 @@ class Trap:
 @given(plain, st.integers(2, 5))
 def test_plain_values_are_read_as_pickle_reads_them(value: Any, protocol: int) -> None:
     """Of every protocol that torch may write."""
-    assert plain_value(pickle.dumps(value, protocol)) == value
+    assert parse_plain_pickle(pickle.dumps(value, protocol)) == value
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200), plain, st.data())
-def test_torn_and_wrong_files_are_refused_in_one_way(
-    noise: bytes, value: Any, data: st.DataObject
-) -> None:
+def test_torn_and_wrong_files_are_refused_in_one_way(noise: bytes, value: Any, data: st.DataObject) -> None:
     """Whatever the bytes are: a value, or TraceFileError."""
     whole = pickle.dumps(value, 2)
     cut = data.draw(st.integers(0, len(whole)))
     for text in (noise, whole[:cut], whole[:cut] + noise, b"\x80\x02" + noise + b"."):
         with contextlib.suppress(TraceFileError):
-            plain_value(text)
+            parse_plain_pickle(text)
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -69,42 +63,40 @@ def test_a_pickle_with_a_class_is_refused_and_not_run(protocol: int, tmp_path: P
     """Nothing is called, imported or looked up."""
     trap = tmp_path / "sprung"
     with pytest.raises(TraceFileError, match="no plain pickle"):
-        plain_value(pickle.dumps({"entries": [Trap(str(trap))]}, protocol))
+        parse_plain_pickle(pickle.dumps({"entries": [Trap(str(trap))]}, protocol))
     assert not trap.exists()
 
 
 def test_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A number of a place in memory costs nothing, and what is too long ends."""
     with pytest.raises(TraceFileError):
-        plain_value(b"\x80\x02]r\xff\xff\xff\x7fj\xfe\xff\xff\x7f.")
+        parse_plain_pickle(b"\x80\x02]r\xff\xff\xff\x7fj\xfe\xff\xff\x7f.")
     monkeypatch.setattr(collective_statements, "MOST_WORDS", 100)
     with pytest.raises(TraceFileError, match="too long"):
-        plain_value(pickle.dumps(list(range(200)), 2))
+        parse_plain_pickle(pickle.dumps(list(range(200)), 2))
 
 
-def test_only_own_files_in_own_folders_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_own_files_in_own_folders_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others may write neither the file nor its folder; a link, a pipe and a giant are no dumps."""
     tmp_path.chmod(0o700)
     file = tmp_path / "nccl-trace-rank-0"
     file.write_bytes(pickle.dumps({"version": "2.10"}, 2))
     file.chmod(0o600)
-    assert read_trace(file) == {"version": "2.10"}
+    assert read_flight_recorder_dump(file) == {"version": "2.10"}
     file.chmod(0o622)
     with pytest.raises(TraceFileError, match="others can write"):
-        read_trace(file)
+        read_flight_recorder_dump(file)
     file.chmod(0o600)
     tmp_path.chmod(0o777)
     with pytest.raises(TraceFileError, match="others can write"):
-        read_trace(file)
+        read_flight_recorder_dump(file)
     tmp_path.chmod(0o700)
     (tmp_path / "link").symlink_to(file)
     with pytest.raises(OSError, match="link"):
-        read_trace(tmp_path / "link")
+        read_flight_recorder_dump(tmp_path / "link")
     monkeypatch.setattr(collective_statements, "MOST_TRACE_BYTES", 5)
     with pytest.raises(TraceFileError, match="larger than"):
-        read_trace(file)
+        read_flight_recorder_dump(file)
 
 
 def test_what_nccl_left_is_read_and_kept_as_json(tmp_path: Path) -> None:
@@ -128,11 +120,11 @@ def test_what_nccl_left_is_read_and_kept_as_json(tmp_path: Path) -> None:
     for rank in (1, 2):
         paths.nccl_trace(rank).chmod(0o600)
     statements = CollectiveStatements(paths=paths, node="n7")
-    found = statements.left_by(1)
+    found = statements.read_collectives_left_by_rank(1)
     assert found is not None
     assert (found.rank, found.node, found.groups[0].ranks) == (1, "n7", "0-2")
     assert found.entries[0].place == "train.py:88 in main"
-    assert paths.collectives(1).exists()
-    assert statements.left_by(2) is None
-    assert statements.left_by(3) is None
+    assert paths.rank_collectives_file(1).exists()
+    assert statements.read_collectives_left_by_rank(2) is None
+    assert statements.read_collectives_left_by_rank(3) is None
     assert not (tmp_path / "sprung").exists()

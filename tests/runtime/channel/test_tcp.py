@@ -12,7 +12,7 @@ import pytest
 from hpckit.errors import ChannelError
 from hpckit.model import messages
 from hpckit.runtime.channel import tcp
-from hpckit.runtime.channel.listen import listener, own_addresses
+from hpckit.runtime.channel.listen import list_own_addresses, open_listening_socket
 
 Talk = Callable[[tcp.Channel], Awaitable[None]]
 
@@ -22,7 +22,7 @@ async def _serve(secret: str, outcome: asyncio.Future[object]) -> tuple[asyncio.
 
     async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            channel = await tcp.accept(reader, writer, secret)
+            channel = await tcp.authenticate_caller(reader, writer, secret)
             outcome.set_result(await channel.receive())
             await channel.send(messages.Shutdown())
             await channel.close()
@@ -38,7 +38,7 @@ async def _call(server_secret: str, client_secret: str, talk: Talk) -> object:
     outcome: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     server, port = await _serve(server_secret, outcome)
     try:
-        channel = await tcp.connect("127.0.0.1", port, client_secret)
+        channel = await tcp.connect_to_supervisor("127.0.0.1", port, client_secret)
         await talk(channel)
         await channel.close()
     except (ChannelError, ConnectionError):
@@ -136,20 +136,14 @@ def test_channel_ends_however_its_connection_does() -> None:
             reader = asyncio.StreamReader()
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             channel = tcp.Channel(
-                reader=reader,
-                writer=writer,
-                key=b"",
-                sends_as=b"",
-                hears_as=b"",
-                peer="n2",
-                here="127.0.0.1",
+                reader=reader, writer=writer, key=b"", sends_as=b"", hears_as=b"", peer="n2", here="127.0.0.1"
             )
             reader.set_exception(OSError(number, "as the kernel has it"))
             said.append(await channel.receive())
             await channel.close()
         return said
 
-    with listener("127.0.0.1") as bound:
+    with open_listening_socket("127.0.0.1") as bound:
         port = bound.getsockname()[1]
         assert asyncio.run(lose()) == [None] * 4
 
@@ -163,7 +157,7 @@ def test_supervisor_is_reached_under_any_of_its_names(monkeypatch: pytest.Monkey
         server, port = await _serve(secret, outcome)
         # Nothing answers on this address; its neighbour is taken by nobody, and refuses.
         hosts = ["no-such-name.invalid", "127.0.0.77", "127.0.0.1"]
-        channel = await tcp.connect_any(hosts, port, secret)
+        channel = await tcp.connect_to_any_address(hosts, port, secret)
         await channel.send(HELLO)
         said = await asyncio.wait_for(outcome, 5)
         await channel.close()
@@ -173,18 +167,16 @@ def test_supervisor_is_reached_under_any_of_its_names(monkeypatch: pytest.Monkey
     assert asyncio.run(call(tcp.new_secret())) == HELLO
 
 
-def test_supervisor_that_is_not_reached_has_a_reason_for_each_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_supervisor_that_is_not_reached_has_a_reason_for_each_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the error itself has no text, as a timeout."""
     monkeypatch.setattr(tcp, "HANDSHAKE_S", 0.2)
 
     async def slow(*_: object, **__: object) -> object:
         raise TimeoutError
 
-    monkeypatch.setattr(tcp, "connect", slow)
+    monkeypatch.setattr(tcp, "connect_to_supervisor", slow)
     with pytest.raises(ChannelError, match=r"^n1: TimeoutError; 10\.0\.0\.1: TimeoutError$"):
-        asyncio.run(tcp.connect_any(["n1", "10.0.0.1"], 1, tcp.new_secret()))
+        asyncio.run(tcp.connect_to_any_address(["n1", "10.0.0.1"], 1, tcp.new_secret()))
 
 
 def test_own_addresses_are_those_others_may_reach(tmp_path: Path) -> None:
@@ -195,6 +187,6 @@ def test_own_addresses_are_those_others_may_reach(tmp_path: Path) -> None:
         "20010db8000000000000000000000007 02 40 00 80     eth0\n"
         "fe800000000000000000000000000007 02 40 20 80     eth0\n"
     )
-    found = own_addresses(table)
+    found = list_own_addresses(table)
     assert "2001:db8::7" in found
     assert not [one for one in found if one.startswith(("127.", "169.254.", "fe80", "::1"))]

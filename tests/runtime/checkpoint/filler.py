@@ -21,7 +21,7 @@ def fill(disk: Path) -> list[dict[str, object]]:
     for step in range(1, 9):
         model = torch.nn.Linear(512, 512, bias=False)
         outcome = checkpointer.save({"model": model}, step, 0, wait=step % 2 == 0)
-        outcome = outcome if step % 2 == 0 else checkpointer.wait()
+        outcome = outcome if step % 2 == 0 else checkpointer.wait_for_save()
         assert outcome is not None
         there = sorted(int(path.name[5:13]) for path in (disk / "checkpoints").glob("step-*"))
         seen.append({"saved": outcome.committed, "warning": outcome.warning, "there": there})

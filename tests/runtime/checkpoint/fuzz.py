@@ -127,7 +127,7 @@ def template(folder: Path) -> dict[int, str]:
         save(folder, step)
         entry = next(folder.glob(f"step-*{step}.e*"))
         fate = journal.CheckpointFate.proved if step < 3 else journal.CheckpointFate.attempted
-        journal.record(folder / "journal.jsonl", fate, entry.name, epoch=1)
+        journal.append_checkpoint_fate(folder / "journal.jsonl", fate, entry.name, epoch=1)
     return {step: Objects(step).digest() for step in (*SAVED, 4)}
 
 

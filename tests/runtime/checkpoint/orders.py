@@ -29,7 +29,7 @@ def follow_orders(*programs: Program) -> None:
         dist.init_process_group(
             "gloo", init_method=f"file://{orders['store']}", rank=rank, world_size=world_size
         )
-    named = {one.__name__: one for one in programs}
+    named = {program.__name__: program for program in programs}
     try:
         result = named[orders.get("do", programs[0].__name__)](orders, world_size)
     except HpckitError as error:

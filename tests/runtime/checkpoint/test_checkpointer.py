@@ -13,7 +13,7 @@ import pytest
 import torch
 from runtime.checkpoint.values import Values
 
-from hpckit.record.store import read_lines
+from hpckit.record.store import read_json_lines
 from hpckit.runtime.checkpoint import manifest
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import FencedError, NoCheckpointError, StateError
@@ -93,12 +93,12 @@ def test_background_save_holds_the_state_of_its_step(shop: Shop) -> None:
     checkpointer, values = shop.open(), Values(1)
     assert checkpointer.save({"values": values}, 1, 8, wait=False) is None
     values.state["tensor"].fill_(7.0)
-    outcome = checkpointer.wait()
+    outcome = checkpointer.wait_for_save()
     assert outcome is not None
     assert outcome.committed
     assert outcome.folder == shop.path(1)
     assert outcome.size == sum(one.stat().st_size for one in shop.path(1).glob("[_.]*"))
-    assert checkpointer.poll() is None
+    assert checkpointer.poll_background_save() is None
     assert shop.load().step == 1
 
 
@@ -129,7 +129,7 @@ def test_fence_of_a_background_save_surfaces_at_the_next_call(shop: Shop) -> Non
     fenced.save({"values": Values(2)}, 2, 16, wait=False)
     with pytest.raises(FencedError):
         fenced.save({"values": Values(3)}, 3, 24, wait=False)
-    assert fenced.wait() is None
+    assert fenced.wait_for_save() is None
 
 
 def test_fence_falling_during_the_save_refuses_the_commit(shop: Shop) -> None:
@@ -191,10 +191,8 @@ def test_checkpoint_that_torch_cannot_read_is_passed_over(shop: Shop) -> None:
     data = shop.path(2) / "__0_0.distcp"
     data.write_bytes(bytes(data.stat().st_size))
     record = manifest.read_manifest(shop.path(2))
-    files = dict(record.files) | {data.name: manifest.sum_file(data)}
-    (shop.path(2) / "manifest.json").write_text(
-        manifest.render_manifest(replace(record, files=files))
-    )
+    files = dict(record.files) | {data.name: manifest.checksum_file(data)}
+    (shop.path(2) / "manifest.json").write_text(manifest.render_manifest(replace(record, files=files)))
     restored = shop.load()
     assert restored.step == 1
     assert len(restored.rejected) == 1
@@ -213,10 +211,10 @@ def test_proved_checkpoint_is_never_demoted(shop: Shop) -> None:
     shop.save(1, 2)
     checkpointer = shop.open(2)
     checkpointer.restore({"values": Values()})
-    checkpointer.prove()
-    checkpointer.prove()
+    checkpointer.record_progress()
+    checkpointer.record_progress()
     assert [shop.load(epoch).step for epoch in (3, 4, 5)] == [2, 2, 2]
-    fates = [line["fate"] for line in read_lines(shop.folder / "journal.jsonl")]
+    fates = [line["fate"] for line in read_json_lines(shop.folder / "journal.jsonl")]
     assert fates == ["attempted", "proved", "attempted", "attempted", "attempted"]
 
 
@@ -289,7 +287,7 @@ def test_retention_never_lets_the_last_proved_go(shop: Shop) -> None:
     shop.save(1)
     checkpointer = shop.open(2)
     checkpointer.restore({"values": Values()})
-    checkpointer.prove()
+    checkpointer.record_progress()
     shop.save(2, 3, 4, 5, epoch=2, keep=2)
     assert shop.steps() == [1, 4, 5]
 

@@ -17,7 +17,7 @@ from hpckit.runtime.checkpoint.errors import CheckpointError
 from hpckit.runtime.checkpoint.folder import CheckpointFolder
 from hpckit.runtime.checkpoint.journal import read_journal
 from hpckit.runtime.checkpoint.manifest import FileSum, Manifest, parse_manifest, render_manifest
-from hpckit.runtime.checkpoint.weights_file import map_weights
+from hpckit.runtime.checkpoint.weights_file import memory_map_weights
 
 
 def good() -> Manifest:
@@ -69,8 +69,8 @@ def test_pipe_in_place_of_a_manifest_is_not_waited_for(tmp_path: Path) -> None:
     place = tmp_path / "step-00000002.e1.0123abcd"
     place.mkdir(mode=0o700)
     os.mkfifo(place / "manifest.json")
-    (entry,) = CheckpointFolder(tmp_path).entries()
-    assert entry.damage == "the manifest is no regular file"
+    (entry,) = CheckpointFolder(tmp_path).list_entries()
+    assert entry.damage == "the manifest is not a regular file"
 
 
 def test_folder_in_place_of_a_journal_is_no_history(tmp_path: Path) -> None:
@@ -85,5 +85,5 @@ def test_shape_that_no_tensor_has_is_damage(tmp_path: Path, shape: list[int]) ->
     path = tmp_path / "w.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header)
     path.chmod(0o600)
-    with pytest.raises(CheckpointError, match="w has a shape that no tensor has"):
-        map_weights(path)
+    with pytest.raises(CheckpointError, match="w has an impossible shape"):
+        memory_map_weights(path)

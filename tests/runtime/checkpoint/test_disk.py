@@ -13,7 +13,7 @@ import pytest
 from hpckit.runtime.checkpoint import disk
 from hpckit.runtime.checkpoint.disk import SummingFileSystem
 from hpckit.runtime.checkpoint.errors import CheckpointError
-from hpckit.runtime.checkpoint.manifest import sum_file
+from hpckit.runtime.checkpoint.manifest import checksum_file
 
 
 def test_sum_is_that_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,9 +27,9 @@ def test_sum_is_that_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             for part in parts:
                 assert stream.write(part) == len(part)
             assert stream.tell() == sum(map(len, parts))
-        sums = files.settle()
+        sums = files.wait_until_on_disk()
     assert (tmp_path / "one").read_bytes() == b"".join(parts)
-    assert sums == {"one": sum_file(tmp_path / "one")}
+    assert sums == {"one": checksum_file(tmp_path / "one")}
     assert sums["one"].crc32 == zlib.crc32(b"".join(parts))
 
 
@@ -39,7 +39,7 @@ def test_renamed_file_is_summed_under_its_new_name(tmp_path: Path) -> None:
         with files.create_stream(tmp_path / "one.tmp", "wb") as stream:
             stream.write(b"words")
         files.rename(tmp_path / "one.tmp", tmp_path / "one")
-        assert files.settle() == {"one": sum_file(tmp_path / "one")}
+        assert files.wait_until_on_disk() == {"one": checksum_file(tmp_path / "one")}
 
 
 def test_failed_early_flush_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_failed_early_flush_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         with files.create_stream(tmp_path / "one", "wb") as stream:
             stream.write(bytes(1000))
         with pytest.raises(OSError, match=os.strerror(errno.EDQUOT)):
-            files.settle()
+            files.wait_until_on_disk()
 
 
 def test_file_that_is_not_as_long_as_written_is_refused(tmp_path: Path) -> None:
@@ -64,4 +64,4 @@ def test_file_that_is_not_as_long_as_written_is_refused(tmp_path: Path) -> None:
             stream.write(b"words")
         os.truncate(tmp_path / "one", 3)
         with pytest.raises(CheckpointError, match="one has 3 bytes; 5 were written"):
-            files.settle()
+            files.wait_until_on_disk()

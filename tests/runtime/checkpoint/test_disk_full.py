@@ -20,9 +20,7 @@ MOUNT = 'mount -t tmpfs -o size="$2" tmpfs "$1" && shift 2 && exec "$@"'
 def _namespaces() -> bool:
     if shutil.which("unshare") is None:
         return False
-    return (
-        subprocess.run(["unshare", "-rm", "true"], check=False, capture_output=True).returncode == 0
-    )
+    return subprocess.run(["unshare", "-rm", "true"], check=False, capture_output=True).returncode == 0
 
 
 @pytest.fixture
@@ -41,7 +39,7 @@ def test_full_disk_costs_no_good_checkpoint(filled: list[dict[str, Any]]) -> Non
     """Saves are given up while only two are left to fall back on; older ones make room."""
     *saves, end = filled
     kept = [1, 2]
-    assert [one["there"] for one in saves] == [
+    assert [save["there"] for save in saves] == [
         [1],
         kept,
         kept,
@@ -51,7 +49,7 @@ def test_full_disk_costs_no_good_checkpoint(filled: list[dict[str, Any]]) -> Non
         [*kept, 6, 7],
         [6, 7, 8],
     ]
-    assert [one["saved"] for one in saves] == [True, True, False, False, False, True, True, True]
+    assert [save["saved"] for save in saves] == [True, True, False, False, False, True, True, True]
     assert end["restored"] == 8
 
 

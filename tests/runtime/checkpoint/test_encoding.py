@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hpckit.runtime.checkpoint.encoding import SKELETON, decode_value, encode_state, unpack_skeleton
+from hpckit.runtime.checkpoint.encoding import SKELETON, decode_value, encode_state, json_from_byte_tensor
 from hpckit.runtime.checkpoint.errors import StateError
 
 PLAIN = st.recursive(
@@ -36,7 +36,7 @@ PLAIN = st.recursive(
 
 
 def _decode_state(path: str, tensors: Mapping[str, torch.Tensor]) -> Any:
-    return decode_value(unpack_skeleton(tensors[path + SKELETON]), tensors)
+    return decode_value(json_from_byte_tensor(tensors[path + SKELETON]), tensors)
 
 
 @given(PLAIN)

@@ -145,15 +145,11 @@ def test_copy_that_would_keep_random_weights_is_refused(workshop: Workshop, way:
     assert ended.record.state is RunState.failed
     failure = ended.record.failure
     assert failure is not None
-    assert (
-        "a copy of the model's 0.weight was made before its weights were loaded" in failure.message
-    )
+    assert "a copy of the model's 0.weight was made before its weights were loaded" in failure.message
     assert "after run.state(model=…)" in failure.message
 
 
-def test_models_of_one_file_have_their_weights_when_they_are_registered(
-    workshop: Workshop,
-) -> None:
+def test_models_of_one_file_have_their_weights_when_they_are_registered(workshop: Workshop) -> None:
     """With names before their tensors: copies made after `run.state` have the file's numbers."""
     body = f"{STATED}; run.state(actor=model)\n{COPIES}"
     ended = attempt(workshop, body, prefix="actor.")

@@ -19,13 +19,13 @@ from tiers import thorough
 from torch.optim.swa_utils import AveragedModel
 
 from hpckit.errors import HpckitError
-from hpckit.record.ownership import PathStatus, judge_data
+from hpckit.record.ownership import PathStatus, explain_untrusted_data
 from hpckit.runtime.checkpoint import weights
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
 from hpckit.runtime.checkpoint.errors import CheckpointError, ForeignFolderError, StateError
 from hpckit.runtime.checkpoint.initial_weights import InitialWeights
 from hpckit.runtime.checkpoint.manifest import read_manifest
-from hpckit.runtime.checkpoint.weights_file import map_weights
+from hpckit.runtime.checkpoint.weights_file import memory_map_weights
 
 pytestmark = pytest.mark.training
 
@@ -43,7 +43,7 @@ def write(path: Path, state: dict[str, torch.Tensor]) -> Path:
     checkpointer.save({"model": model}, 1, 1, wait=True)
     checkpointer.close()
     (folder,) = (path.parent / "kept").glob("step-*")
-    found = weights.find_weights(folder, read_manifest(folder))
+    found = weights.find_model_weights(folder, read_manifest(folder))
     keys = {name: found.keys[name.replace(".", "_")] for name in state}
     with path.open("w+b") as file:
         weights.write_safetensors(replace(found, keys=keys), file)
@@ -55,8 +55,8 @@ def state_fixture() -> dict[str, torch.Tensor]:
     """Return the weights of some model."""
     torch.manual_seed(5)
     net = Net()
-    for one in net.buffers():
-        one.add_(torch.rand(3))
+    for buffer in net.buffers():
+        buffer.add_(torch.rand(3))
     return {name: one.detach().clone() for name, one in net.state_dict().items()}
 
 
@@ -105,14 +105,12 @@ def begin(tmp_path: Path, state: dict[str, torch.Tensor], **objects: Any) -> Non
     (tmp_path / "file.pt").chmod(0o600)
     checkpointer = Checkpointer(tmp_path / "run", CheckpointSettings())
     try:
-        checkpointer.begin(objects, InitialWeights(path=tmp_path / "file.pt"))
+        checkpointer.load_initial_weights(objects, InitialWeights(path=tmp_path / "file.pt"))
     finally:
         checkpointer.close()
 
 
-def test_file_of_a_model_in_ddp_is_that_of_the_model(
-    tmp_path: Path, state: dict[str, torch.Tensor]
-) -> None:
+def test_file_of_a_model_in_ddp_is_that_of_the_model(tmp_path: Path, state: dict[str, torch.Tensor]) -> None:
     """Its names begin with `module.`; those of a model that has such a part are left alone."""
     net = Net()
     begin(tmp_path, {f"module.{name}": one for name, one in state.items()}, model=net)
@@ -190,7 +188,7 @@ def test_weights_that_fit_in_part_may_be_loaded(
         assert "pooler.weight" in seen["left_out"]
     strange = write(tmp_path / "strange.pt", {f"other.{name}": one for name, one in state.items()})
     for seen in world(2, **orders, weights=str(strange)):
-        assert "no tensor of it fits" in seen["message"]
+        assert "none of its tensors fits" in seen["message"]
 
 
 def test_two_models_have_their_names_before_their_tensors(world: Any, tmp_path: Path) -> None:
@@ -248,7 +246,7 @@ def train(folder: Path, *options: str, layout: dict[str, int], kept: str, weight
     ends = start_ranks(script, size, kept, json.dumps(layout), weights, tests, *options)
     if ends[0].code:
         return ends[0].output
-    (line,) = (one for one in ends[0].output.splitlines() if one.startswith("found"))
+    (line,) = (splitline for splitline in ends[0].output.splitlines() if splitline.startswith("found"))
     return json.loads(line.partition(" ")[2])
 
 
@@ -259,7 +257,7 @@ def test_exported_weights_begin_a_run_in_another_layout(tmp_path: Path) -> None:
     (folder,) = (tmp_path / "first").glob("step-00000002.*")
     exported = tmp_path / "model.safetensors"
     with exported.open("w+b") as file:
-        weights.write_safetensors(weights.find_weights(folder, read_manifest(folder)), file)
+        weights.write_safetensors(weights.find_model_weights(folder, read_manifest(folder)), file)
     continued = train(tmp_path, "--more", layout={"shard": 2}, kept="first")
     ((step, wanted),) = continued
     assert step == 2
@@ -294,34 +292,34 @@ def test_code_in_a_file_does_not_run(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(pickle.dumps({"x": Evil(str(mark))}))
     for name in ("model.pt", "model.bin"):
         with pytest.raises(CheckpointError):
-            map_weights(tmp_path / name)
+            memory_map_weights(tmp_path / name)
     assert not mark.exists()
 
 
 def test_file_that_others_may_change_is_refused(tmp_path: Path) -> None:
     """By its mode, that of a folder above, and its owner; root's files are as good as one's own."""
     path = write(tmp_path / "a" / "model.pt", {"x": torch.ones(1)})
-    assert list(map_weights(path)) == ["x"]
+    assert list(memory_map_weights(path)) == ["x"]
     path.chmod(0o664)
     with pytest.raises(ForeignFolderError) as caught:
-        map_weights(path)
+        memory_map_weights(path)
     assert "can be written by others" in caught.value.message
     path.chmod(0o600)
     path.parent.chmod(0o777)
     with pytest.raises(ForeignFolderError):
-        map_weights(path)
+        memory_map_weights(path)
     path.parent.chmod(0o700)
     foreign = PathStatus(path="/data/model.pt", uid=4242, mode=0o100644)
-    assert judge_data(foreign, 1000) is not None
-    assert judge_data(replace(foreign, uid=0), 1000) is None
-    assert judge_data(replace(foreign, uid=0, mode=0o100664), 1000) is not None
+    assert explain_untrusted_data(foreign, 1000) is not None
+    assert explain_untrusted_data(replace(foreign, uid=0), 1000) is None
+    assert explain_untrusted_data(replace(foreign, uid=0, mode=0o100664), 1000) is not None
 
 
 def test_link_to_a_file_is_followed(tmp_path: Path) -> None:
     """A link of one's own, as model hubs make them in their caches."""
     write(tmp_path / "blob.pt", {"x": torch.ones(1)})
     (tmp_path / "model.pt").symlink_to("blob.pt")
-    assert list(map_weights(tmp_path / "model.pt")) == ["x"]
+    assert list(memory_map_weights(tmp_path / "model.pt")) == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -337,7 +335,7 @@ def test_file_of_something_else_is_refused(tmp_path: Path, content: Any, words: 
     """What is not names and tensors is said to be what it is."""
     torch.save(content, tmp_path / "model.pt")
     with pytest.raises(CheckpointError) as caught:
-        map_weights(tmp_path / "model.pt")
+        memory_map_weights(tmp_path / "model.pt")
     assert words in caught.value.message
     assert "model.state_dict()" in caught.value.hint
 
@@ -358,17 +356,17 @@ def test_weights_in_parts_are_read_by_their_index(tmp_path: Path) -> None:
     parts = {"x": "model-00001-of-00002.safetensors", "y": "model-00002-of-00002.safetensors"}
     index = sharded(tmp_path / "m", parts, x=torch.ones(2), y=torch.zeros(3))
     for named in (index, index.parent):
-        found = map_weights(named)
+        found = memory_map_weights(named)
         assert (found["x"].tolist(), found["y"].tolist()) == ([1.0, 1.0], [0.0, 0.0, 0.0])
     whole = tmp_path / "whole"
     whole.mkdir()
     write(whole / "model.safetensors", {"x": torch.ones(1)})
-    assert list(map_weights(whole)) == ["x"]
+    assert list(memory_map_weights(whole)) == ["x"]
     write(index.parent / "model.safetensors", {"x": torch.ones(1)})
-    assert list(map_weights(index.parent)) == ["x"]  # as transformers does
+    assert list(memory_map_weights(index.parent)) == ["x"]  # as transformers does
     (index.parent / parts["y"]).chmod(0o664)
     with pytest.raises(ForeignFolderError):
-        map_weights(index)
+        memory_map_weights(index)
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "pt"])
@@ -380,26 +378,17 @@ def test_name_that_no_screen_shows_is_refused(tmp_path: Path, ending: str) -> No
     if ending == "pt":
         torch.save({"\ud800": torch.ones(1)}, file)
     with pytest.raises(CheckpointError, match="not Unicode text"):
-        map_weights(file)
+        memory_map_weights(file)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (
-            '{"weight_map": {"x": "../other/model.safetensors"}}',
-            "files of safetensors in the same folder",
-        ),
-        (
-            '{"weight_map": {"x": "pytorch_model-00001.bin"}}',
-            "files of safetensors in the same folder",
-        ),
-        ('{"weight_map": {"x": 3}}', "files of safetensors in the same folder"),
-        (
-            '{"weight_map": {"x": "a\\u0000.safetensors"}}',
-            "files of safetensors in the same folder",
-        ),
-        (f'{{"weight_map": {{"x": "{"a" * 255}.safetensors"}}}}', "files of safetensors"),
+        ('{"weight_map": {"x": "../other/model.safetensors"}}', "safetensors files in the same folder"),
+        ('{"weight_map": {"x": "pytorch_model-00001.bin"}}', "safetensors files in the same folder"),
+        ('{"weight_map": {"x": 3}}', "safetensors files in the same folder"),
+        ('{"weight_map": {"x": "a\\u0000.safetensors"}}', "safetensors files in the same folder"),
+        (f'{{"weight_map": {{"x": "{"a" * 255}.safetensors"}}}}', "safetensors files"),
         ('{"weight_map": {"x": "\\ud800.safetensors"}}', "not Unicode text"),
         ('{"weight_map": {"\\ud800": "a.safetensors"}}', "not Unicode text"),
         ('{"weight_map": {}}', "no weight_map"),
@@ -411,23 +400,21 @@ def test_name_that_no_screen_shows_is_refused(tmp_path: Path, ending: str) -> No
         ('{"weight_map": {"z": "a.safetensors"}}', "z is not in a.safetensors"),
     ],
 )
-def test_index_that_leads_elsewhere_or_nowhere_is_refused(
-    tmp_path: Path, text: str, words: str
-) -> None:
+def test_index_that_leads_elsewhere_or_nowhere_is_refused(tmp_path: Path, text: str, words: str) -> None:
     """No name in an index leaves its folder, and none is passed over."""
     index = sharded(tmp_path / "m", {"x": "a.safetensors"}, x=torch.ones(1))
     index.write_text(text)
     with pytest.raises(CheckpointError) as caught:
-        map_weights(index.parent)
+        memory_map_weights(index.parent)
     assert words in caught.value.message
 
 
 def test_folder_and_missing_file_are_told_apart(tmp_path: Path) -> None:
     """Neither is a traceback of torch's."""
     with pytest.raises(CheckpointError, match="is a folder"):
-        map_weights(tmp_path)
+        memory_map_weights(tmp_path)
     with pytest.raises(FileNotFoundError):
-        map_weights(tmp_path / "none.pt")
+        memory_map_weights(tmp_path / "none.pt")
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -443,7 +430,7 @@ def test_damaged_file_is_an_error_in_words(tmp_path: Path, data: Any, kind: str)
     damaged = tmp_path / "damaged"
     damaged.write_bytes(content[: data.draw(st.integers(0, len(content)))])
     try:
-        found = map_weights(damaged)
+        found = memory_map_weights(damaged)
     except (HpckitError, OSError):
         return
     assert sum(one.nbytes for one in found.values()) <= sys.maxsize

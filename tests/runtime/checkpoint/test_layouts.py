@@ -44,7 +44,7 @@ def _check_keys(checkpoint: Path) -> None:
 
 def _check_exports(checkpoints: list[Path]) -> None:
     """Check that the model is the same in a file of its own, whatever layout saved it."""
-    exported = [_exported(one) for one in checkpoints]
+    exported = [_exported(checkpoint) for checkpoint in checkpoints]
     assert {"head.weight", "embed.weight", "blocks.1.seen"} <= exported[0].keys()
     for state in exported:
         assert state.keys() == exported[0].keys()
@@ -55,7 +55,7 @@ def _check_exports(checkpoints: list[Path]) -> None:
 def _exported(checkpoint: Path) -> dict[str, torch.Tensor]:
     target = checkpoint / "model.pt"
     with target.open("w+b") as file:
-        weights.write_torch(weights.find_weights(checkpoint, read_manifest(checkpoint)), file)
+        weights.write_torch_file(weights.find_model_weights(checkpoint, read_manifest(checkpoint)), file)
     state: dict[str, torch.Tensor] = torch.load(target, weights_only=True)
     return state
 
@@ -113,14 +113,12 @@ def test_pairs_of_layouts_are_bitwise(
         ("save_unlike_tallies", "StateError", ("tally on rank 1", "not those of rank 0")),
     ],
 )
-def test_stages_that_do_not_fit_are_refused(
-    world: Any, do: str, error: str, words: tuple[str, ...]
-) -> None:
+def test_stages_that_do_not_fit_are_refused(world: Any, do: str, error: str, words: tuple[str, ...]) -> None:
     """What cannot be put together, or is not there, is named on every rank."""
     for seen in world(2, program="layouts", do=do):
         assert seen["error"] == error
-        for one in words:
-            assert one in seen["message"]
+        for word in words:
+            assert word in seen["message"]
 
 
 def test_recomputed_layers_are_spread_over_ranks(world: Any, folder: Path) -> None:

@@ -103,8 +103,8 @@ def test_parameter_of_no_model_keeps_its_number(folder: Path) -> None:
     assert "optimizer/state/.3/momentum_buffer" in _save(folder, optimizer=optimizer)
     other = _sgd(model, ("weight", 1.0), ("bias", 1.0))
     _restore(folder, optimizer=other)
-    for one in model.parameters():
-        moments = [each.state[one]["momentum_buffer"] for each in (optimizer, other)]
+    for parameter in model.parameters():
+        moments = [each.state[parameter]["momentum_buffer"] for each in (optimizer, other)]
         assert torch.equal(*moments)
 
 

@@ -52,9 +52,7 @@ def test_own_tensors_without_names_come_back_in_their_layout(world: Any, layout:
         ("partial", "fsdp", "is a DTensor whose parts are still to be summed"),
     ],
 )
-def test_own_tensors_that_nothing_places_are_refused(
-    world: Any, way: str, to: str, words: str
-) -> None:
+def test_own_tensors_that_nothing_places_are_refused(world: Any, way: str, to: str, words: str) -> None:
     """They would come back whole on every rank, or as the part of one."""
     orders = {"program": "own_objects", "ways": [way], "from": ["fsdp"], "to": [to]}
     for seen in world(2, **orders):

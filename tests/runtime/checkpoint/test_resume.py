@@ -15,10 +15,7 @@ def _losses(parts: list[dict[str, Any]]) -> dict[str, float]:
     return {step: loss for part in parts for step, loss in part["losses"].items()}
 
 
-WAITS = [
-    pytest.param(True, id="synchronous", marks=thorough),
-    pytest.param(False, id="background"),
-]
+WAITS = [pytest.param(True, id="synchronous", marks=thorough), pytest.param(False, id="background")]
 
 
 @pytest.mark.parametrize("wait", WAITS)

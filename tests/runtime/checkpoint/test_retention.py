@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpckit.model.parallel.layout import Layout
 from hpckit.runtime.checkpoint.folder import CheckpointEntry
-from hpckit.runtime.checkpoint.journal import CheckpointHistory, RetentionExtent, clearable
+from hpckit.runtime.checkpoint.journal import CheckpointHistory, RetentionExtent, find_removable_checkpoints
 from hpckit.runtime.checkpoint.manifest import Manifest
 
 KINDS = ("healthy", "rejected", "fatal", "proved", "damaged", "torn")
@@ -44,9 +44,7 @@ def entry(place: int, kind: str) -> CheckpointEntry:
     kinds=st.lists(st.sampled_from(KINDS)),
     extent=st.sampled_from([RetentionExtent.unproved, RetentionExtent.old]),
 )
-def test_clearable_leaves_what_a_run_could_go_on_from(
-    kinds: list[str], extent: RetentionExtent
-) -> None:
+def test_clearable_leaves_what_a_run_could_go_on_from(kinds: list[str], extent: RetentionExtent) -> None:
     """The two newest committed, the two newest healthy and the one proved last always stay."""
     entries = [entry(place, kind) for place, kind in enumerate(kinds)]
     of = {one.name: kind for one, kind in zip(entries, kinds, strict=True)}
@@ -56,7 +54,7 @@ def test_clearable_leaves_what_a_run_could_go_on_from(
         proved=tuple(proved),
         rejected=frozenset(name for name, kind in of.items() if kind == "rejected"),
     )
-    gone = {one.name for one in clearable(entries, history, extent)}
+    gone = {one.name for one in find_removable_checkpoints(entries, history, extent)}
     kept = [name for name in of if name not in gone]
     healthy = [name for name in of if of[name] in {"healthy", "proved"}]
     assert set([name for name in of if of[name] != "torn"][:2]) <= set(kept)

@@ -76,7 +76,7 @@ def _plant(folder: Path, mark: Path) -> None:
     metadata = folder / ".metadata"
     metadata.write_bytes(pickle.dumps(_Command(f"id > {mark}")))
     record = manifest.read_manifest(folder)
-    files = dict(record.files) | {metadata.name: manifest.sum_file(metadata)}
+    files = dict(record.files) | {metadata.name: manifest.checksum_file(metadata)}
     (folder / manifest.NAME).write_text(manifest.render_manifest(replace(record, files=files)))
 
 
@@ -137,9 +137,7 @@ def test_checkpoint_folders_and_files_are_the_users_alone(scratch: Path) -> None
         _save(scratch / "launch" / "00000", 1, 2, shared=scratch)
     finally:
         os.umask(before)
-    modes = Counter(
-        (path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in scratch.rglob("*")
-    )
+    modes = Counter((path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in scratch.rglob("*"))
     assert set(modes) == {(True, 0o700), (False, 0o600)}
     assert _restore(scratch / "launch" / "00000", shared=scratch).step == 2
 
@@ -210,9 +208,7 @@ def test_metadata_of_early_pythons_is_read_and_getattr_reaches_nothing_else(scra
         read_metadata(folder)
 
 
-def test_save_looks_at_the_files_of_older_ones_once(
-    scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_save_looks_at_the_files_of_older_ones_once(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Older checkpoints have a file a rank: what a save asks does not grow with their number."""
     _save(scratch / "own", 1, 2)
     for folder in (scratch / "own").glob("step-*"):

@@ -65,9 +65,7 @@ class Training:
             fully_shard(model, mesh=mesh)  # in place
             self.model = model
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
-        self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimizer, max_lr=0.05, total_steps=100
-        )
+        self.scheduler = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, max_lr=0.05, total_steps=100)
         self.tally = Tally(orders.get("poison") if poisoned else None)
         self.share = slice(rank, None, world_size)
         for generator in (random.seed, np.random.seed, torch.manual_seed):
@@ -119,7 +117,7 @@ def train(orders: dict[str, Any], world_size: int) -> dict[str, Any]:
             checkpointer.save(training.objects, step + 1, samples, wait=orders["wait"])
             outcomes.append(step + 1)
         if orders.get("prove"):
-            checkpointer.prove()
+            checkpointer.record_progress()
     checkpointer.close()
     return {
         "losses": losses,

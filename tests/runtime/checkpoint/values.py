@@ -11,10 +11,7 @@ class Values:
     """A state of one tensor and one number, unless it is given."""
 
     def __init__(
-        self,
-        number: int = 0,
-        refused: frozenset[int] = frozenset(),
-        state: dict[str, Any] | None = None,
+        self, number: int = 0, refused: frozenset[int] = frozenset(), state: dict[str, Any] | None = None
     ) -> None:
         usual = {"tensor": torch.full((50,), float(number)), "number": number}
         self.state: dict[str, Any] = usual if state is None else state

@@ -21,7 +21,7 @@ def begun(setup: Setup, weights: InitialWeights, folder: Path) -> LoadedWeights:
     checkpointer = Checkpointer(folder, CheckpointSettings(layout=setup.layout))
     checkpointer.tie({setup.objects["model"]: TIED})
     try:
-        return checkpointer.begin(setup.objects, weights)
+        return checkpointer.load_initial_weights(setup.objects, weights)
     finally:
         checkpointer.close()
 
@@ -40,7 +40,7 @@ def begin_everywhere(orders: dict[str, Any], world_size: int) -> dict[str, Any]:
     for name, case in CASES[world_size].items():
         setup = Setup(case, 2)
         loaded = begun(setup, InitialWeights(path=path), Path(orders["folder"]))
-        left = loaded.left_out()
+        left = loaded.describe_left_out()
         fresh = not setup.optimizer.state
         found[name] = {"wrong": differing(setup, state), "left_out": left, "fresh": fresh}
     return {"found": found}
@@ -54,11 +54,9 @@ def begin_unfit(orders: dict[str, Any], world_size: int) -> dict[str, Any]:
     try:
         loaded = begun(setup, weights, Path(orders["folder"]))
     finally:
-        changed = [
-            name for name, one in setup.net.state_dict().items() if one.tolist() != before[name]
-        ]
+        changed = [name for name, one in setup.net.state_dict().items() if one.tolist() != before[name]]
         Path(orders["results"], f"changed-{dist.get_rank()}").write_text(json.dumps(changed))
-    return {"left_out": loaded.left_out(), "tensors": loaded.tensors}
+    return {"left_out": loaded.describe_left_out(), "tensors": loaded.tensors}
 
 
 def begin_two_models(orders: dict[str, Any], world_size: int) -> dict[str, Any]:
@@ -66,7 +64,7 @@ def begin_two_models(orders: dict[str, Any], world_size: int) -> dict[str, Any]:
     del world_size
     models = {"actor": nn.Linear(2, 2), "critic": nn.Linear(3, 1)}
     checkpointer = Checkpointer(Path(orders["folder"]), CheckpointSettings())
-    checkpointer.begin(models, InitialWeights(path=Path(orders["weights"])))
+    checkpointer.load_initial_weights(models, InitialWeights(path=Path(orders["weights"])))
     checkpointer.close()
     return {name: one.weight.tolist() for name, one in models.items()}
 

@@ -22,7 +22,7 @@ from waiting import until
 
 from hpckit.errors import UsageError
 from hpckit.model.parallel.sample_order import SampleOrder
-from hpckit.model.parallel.share import BatchShare, share_batch
+from hpckit.model.parallel.share import BatchShare, compute_batch_share
 from hpckit.runtime.data.batches import Batches, BatchOptions, make_batches
 
 
@@ -39,7 +39,7 @@ class Place:
 
     def share(self, batch_size: int) -> BatchShare:
         """Return its share."""
-        return share_batch(batch_size, self.data_rank, self.data_size)
+        return compute_batch_share(batch_size, self.data_rank, self.data_size)
 
     def batches_before(self, step: int) -> Fraction:
         """Return as many batches as steps."""
@@ -127,7 +127,7 @@ def test_batches_follow_the_order_of_samples(workers: int) -> None:
     """They are those of SampleOrder, step after step, over the border of an epoch."""
     place = Place()
     order = SampleOrder(length=21, batch_size=8, seed=5)
-    wanted = [order.indices(range(8 * step, 8 * step + 8)) for step in range(6)]
+    wanted = [order.indices_of_samples(range(8 * step, 8 * step + 8)) for step in range(6)]
     assert took(batches(Numbers(21), place, workers=workers), place, range(6)) == wanted
     assert set(place.timed_phases) == {"data"}
 
@@ -276,17 +276,15 @@ def test_batch_belongs_to_a_step() -> None:
         (Numbers(9), {"workers": -1}, "workers=-1"),
         (Numbers(0), {}, "a dataset of 0 samples has no whole batch of 8"),
         (Numbers(7), {"drop_last": True}, "7 samples has no whole batch of 8"),
-        (iter([1]), {}, "which is no dataset"),
-        (7, {}, "got a int, which is no dataset"),
+        (iter([1]), {}, "which is not a dataset"),
+        (7, {}, "got a int, which is not a dataset"),
         (Stream(9, 0), {}, "a length of 0"),
         (Stream(9), {"shuffle": True}, "an order of its own"),
-        (Stream(9), {"drop_last": True}, "drop_last=True cannot be"),
+        (Stream(9), {"drop_last": True}, "drop_last=True is not possible"),
         (Stream(9), {"workers": 2}, "each of 2 workers would read the whole stream"),
     ],
 )
-def test_batches_refuse_what_cannot_be_exact(
-    dataset: Any, options: dict[str, Any], words: str
-) -> None:
+def test_batches_refuse_what_cannot_be_exact(dataset: Any, options: dict[str, Any], words: str) -> None:
     """The error names the value, and has a hint."""
     with pytest.raises(UsageError, match=words) as error:
         batches(dataset, Place(), **options)

@@ -150,7 +150,7 @@ def test_first_batches_keep_the_order_of_the_seed() -> None:
     place = Place()
     order = SampleOrder(length=21, batch_size=8, seed=place.seed)
     made = make_batches(Numbers(21), BatchOptions(batch_size=8), place)
-    wanted = [order.indices(range(8 * step, 8 * step + 8)) for step in range(6)]
+    wanted = [order.indices_of_samples(range(8 * step, 8 * step + 8)) for step in range(6)]
     assert took(made, place, range(6)) == wanted
 
 
@@ -163,7 +163,7 @@ def test_keys_follow_from_names_and_from_the_calls_without_one() -> None:
 
 def _keys(*names: str | None) -> list[int | str]:
     keys = RunBatches()
-    return [keys.add_key(name, None) for name in names]
+    return [keys.choose_batches_key(name, None) for name in names]
 
 
 @given(
@@ -179,9 +179,9 @@ def test_keys_of_a_step_are_the_same_after_a_restart(
     def run(first: int) -> list[tuple[int, int | str]]:
         keys = RunBatches()
         for name in before:
-            keys.add_key(name, None)
+            keys.choose_batches_key(name, None)
         steps = list(enumerate(calls))[first:]
-        return [(step, keys.add_key(name, step)) for step, names in steps for name in names]
+        return [(step, keys.choose_batches_key(name, step)) for step, names in steps for name in names]
 
     assert run(begins) == [one for one in run(0) if one[0] >= begins]
     for step in range(len(calls)):
@@ -192,14 +192,14 @@ def test_keys_of_a_step_are_the_same_after_a_restart(
 def test_a_name_is_given_once() -> None:
     """In a step, too; in the next one it may come again, and a loop's names are no others."""
     keys = RunBatches()
-    keys.add_key("replay", None)
+    keys.choose_batches_key("replay", None)
     for step in (None, 3):
         with pytest.raises(UsageError, match=r"name='replay'\) was already called") as error:
-            keys.add_key("replay", step)
+            keys.choose_batches_key("replay", step)
         assert error.value.hint
-    assert [keys.add_key("test", step) for step in (3, 4)] == ["test", "test"]
+    assert [keys.choose_batches_key("test", step) for step in (3, 4)] == ["test", "test"]
     with pytest.raises(UsageError, match="name='test'"):
-        keys.add_key("test", 4)
+        keys.choose_batches_key("test", 4)
 
 
 UNEVEN = """
@@ -228,12 +228,12 @@ def test_ranks_that_number_batches_differently_are_refused(tmp_path: Path, name:
     script.write_text(UNEVEN)
     ends = start_ranks(script, 2, name)
     if not name:
-        assert all(one.code for one in ends)
+        assert all(end.code for end in ends)
         assert "called run.batches() 2 times without a name, others did not" in ends[0].output
         return
-    assert [one.code for one in ends] == [0, 0], ends[0].output
+    assert [end.code for end in ends] == [0, 0], ends[0].output
     for kind in ("rows", "in step"):
-        lines = [re.findall(rf"{kind} \d (\d+) (\d+)", one.output) for one in ends]
+        lines = [re.findall(rf"{kind} \d (\d+) (\d+)", end.output) for end in ends]
         seen = sorted(int(row) for rank in lines for pair in rank for row in pair)
         assert seen == list(range(12))
 

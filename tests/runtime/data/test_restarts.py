@@ -13,7 +13,7 @@ import pytest
 from rank_worlds import start_ranks
 
 from hpckit.model.parallel.sample_order import SampleOrder
-from hpckit.runtime.generators import derived_seed
+from hpckit.runtime.generators import derive_seed
 
 pytestmark = pytest.mark.training
 
@@ -104,9 +104,9 @@ def batches_of(folder: Path, phase: int) -> dict[int, dict[str, list[int]]]:
     """Return by step and name the rows of all ranks, in the order of the ranks."""
     found: dict[int, dict[str, list[int]]] = defaultdict(dict)
     for ranks in lines(folder, phase):
-        (step,) = {one["step"] for one in ranks}
+        (step,) = {rank["step"] for rank in ranks}
         for name in ranks[0]["rows"]:
-            found[step][name] = list(chain(*(one["rows"][name] for one in ranks)))
+            found[step][name] = list(chain(*(rank["rows"][name] for rank in ranks)))
     return found
 
 
@@ -121,12 +121,12 @@ def test_every_size_continues_in_the_middle(trained: Path) -> None:
 def test_every_step_has_the_samples_of_one_undisturbed_rank(trained: Path) -> None:
     """Indexed and streamed, with workers and without: the ranks' rows together are the batch."""
     order = SampleOrder(length=LENGTH, batch_size=BATCH, seed=11)
-    second = SampleOrder(length=LENGTH, batch_size=BATCH, seed=derived_seed(11, "batches 1"))
+    second = SampleOrder(length=LENGTH, batch_size=BATCH, seed=derive_seed(11, "batches 1"))
     for phase in range(len(SIZES)):
         for step, found in batches_of(trained, phase).items():
             numbers = range(step * BATCH, (step + 1) * BATCH)
-            assert found["indexed"] == order.indices(numbers)
-            assert found["indexed_workers"] == second.indices(numbers)
+            assert found["indexed"] == order.indices_of_samples(numbers)
+            assert found["indexed_workers"] == second.indices_of_samples(numbers)
             assert found["stream"] == found["stream_worker"] == list(numbers)
             assert found["jumping_workers"] == list(numbers)
 
@@ -146,5 +146,5 @@ def test_samples_are_counted_by_themselves(trained: Path) -> None:
     """`run.samples` is that of all batches before the step, without samples_per_step."""
     for phase in range(len(SIZES)):
         for ranks in lines(trained, phase):
-            for one in ranks:
-                assert one["samples"] == 5 * BATCH * one["step"]
+            for rank in ranks:
+                assert rank["samples"] == 5 * BATCH * rank["step"]

@@ -73,10 +73,7 @@ def losses(launch: Launch) -> dict[int, float]:
 def settings(ranks: Any, **params: Any) -> dict[str, Any]:
     """Return settings for two ranks that save every third step."""
     kept: dict[str, Any] = ranks(
-        2,
-        recovery=Recovery(restarts={"signal": 1}),
-        checkpoint=Checkpoint(interval_steps=3),
-        params=params,
+        2, recovery=Recovery(restarts={"signal": 1}), checkpoint=Checkpoint(interval_steps=3), params=params
     )
     return kept
 
@@ -156,4 +153,4 @@ def test_ranks_of_one_model_have_the_same_rows(workshop: Any, ranks: Any) -> Non
     assert rows[2] == rows[3]
     order = SampleOrder(length=LENGTH, batch_size=BATCH, seed=3)
     for step, (one, other) in enumerate(zip(rows[0], rows[2], strict=True)):
-        assert one + other == order.indices(range(BATCH * step, BATCH * (step + 1)))
+        assert one + other == order.indices_of_samples(range(BATCH * step, BATCH * (step + 1)))

@@ -75,7 +75,7 @@ with open(f"rows-{{phase}}-{{run.rank}}.json", "w") as file:
 def train(folder: Path, phase: str, size: int, *options: object) -> list[dict[str, Any]]:
     """Train with so many ranks; return what each found."""
     ends = start_ranks(folder / "train.py", size, phase, *map(str, options))
-    assert [one.code for one in ends] == [0] * size, ends[0].output
+    assert [end.code for end in ends] == [0] * size, ends[0].output
     return [json.loads((folder / f"rows-{phase}-{rank}.json").read_text()) for rank in range(size)]
 
 
@@ -90,16 +90,11 @@ def folder_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", name="trained")
 def trained_fixture(folder: Path) -> list[list[dict[str, Any]]]:
     """Return what the ranks of each start found."""
-    return [
-        train(folder, str(phase), size, ends, BATCH, "scale")
-        for phase, (size, ends) in enumerate(SIZES)
-    ]
+    return [train(folder, str(phase), size, ends, BATCH, "scale") for phase, (size, ends) in enumerate(SIZES)]
 
 
 @thorough
-def test_steps_have_fewer_samples_and_each_comes_once(
-    trained: list[list[dict[str, Any]]],
-) -> None:
+def test_steps_have_fewer_samples_and_each_comes_once(trained: list[list[dict[str, Any]]]) -> None:
     """Three rows a rank and step, whatever the size; together all samples in order."""
     order = SampleOrder(length=LENGTH, batch_size=BATCH, seed=11)
     numbers: list[int] = []
@@ -107,15 +102,15 @@ def test_steps_have_fewer_samples_and_each_comes_once(
     stream: list[int] = []
     for ranks in trained:
         for step in ranks[0]:
-            assert all(len(one[step]["numbers"]) == BATCH // FULL for one in ranks)
-            assert all(one[step]["pieces"] == [BATCH // FULL] for one in ranks), "at once"
+            assert all(len(rank[step]["numbers"]) == BATCH // FULL for rank in ranks)
+            assert all(rank[step]["pieces"] == [BATCH // FULL] for rank in ranks), "at once"
             assert ranks[0][step]["samples"] == 2 * len(numbers)
-            numbers += chain(*(one[step]["numbers"] for one in ranks))
-            indexed += chain(*(one[step]["rows"]["indexed"] for one in ranks))
-            stream += chain(*(one[step]["rows"]["stream"] for one in ranks))
+            numbers += chain(*(rank[step]["numbers"] for rank in ranks))
+            indexed += chain(*(rank[step]["rows"]["indexed"] for rank in ranks))
+            stream += chain(*(rank[step]["rows"]["stream"] for rank in ranks))
     wanted = BATCH // FULL * (5 * 4 + 4 * 3 + 5 * 1 + 4 * 4)
     assert numbers == list(range(wanted))
-    assert indexed == order.indices(range(wanted))
+    assert indexed == order.indices_of_samples(range(wanted))
     assert stream == [number % LENGTH for number in range(wanted)]
 
 
@@ -125,14 +120,12 @@ def test_batch_kept_afterwards_goes_on_where_it_was(
     """The position is that of samples, so that `keep` continues what `scale` began."""
     before = trained[-1][-1]["17"]["numbers"][-1]
     found = train(folder, "kept", 2, 20, BATCH, "keep")
-    assert list(chain(*(one["18"]["numbers"] for one in found))) == [
-        *range(before + 1, before + 1 + BATCH)
-    ]
+    assert list(chain(*(one["18"]["numbers"] for one in found))) == [*range(before + 1, before + 1 + BATCH)]
 
 
 def test_batch_that_cannot_be_scaled_is_refused(folder: Path) -> None:
     """A batch that is not whole rows for each data rank, with what would be."""
     (one,) = train(folder, "odd", 1, 2, 10, "scale")
     message, hint = one["error"]
-    assert "10 rows is not whole rows for each of 4 data ranks" in message
+    assert "10 rows cannot be divided evenly over 4 data ranks" in message
     assert "multiple of 4" in hint

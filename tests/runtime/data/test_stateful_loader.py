@@ -60,6 +60,4 @@ def test_loader_of_several_ranks_is_refused(tmp_path: Path) -> None:
         assert end.code == 1
         assert batches(end.output) == []
     # The rank that says so first may be gone before the other one has joined it.
-    assert any(
-        "run.state(loader=…) got a StatefulDataLoader on 2 ranks" in one.output for one in ends
-    )
+    assert any("run.state(loader=…) got a StatefulDataLoader on 2 ranks" in end.output for end in ends)

@@ -23,17 +23,17 @@ from waiting import run_to_end
 
 from hpckit.model.fault import FaultTarget
 from hpckit.model.launch import Recovery
-from hpckit.record.process import start_mark
+from hpckit.record.process import read_process_start_id
 from hpckit.runtime.environ import FORK_SERVER
-from hpckit.runtime.fork_server.client import ForkedRank, ForkServerClient, open_connection
-from hpckit.runtime.fork_server.owner import listen, start_fork_server
-from hpckit.runtime.fork_server.server import hides_module, read_at_start
+from hpckit.runtime.fork_server.client import ForkedRank, ForkServerClient, connect_to_fork_server
+from hpckit.runtime.fork_server.owner import open_fork_server_socket, start_fork_server
+from hpckit.runtime.fork_server.server import select_startup_variables, shadows_imported_module
 from hpckit.runtime.processes import ProcessQuery, find_processes
 
 SERVE = """
 import os
-from hpckit.runtime.fork_server.server import serve
-if serve(dict(os.environ), ("json", "socket")) is not None:
+from hpckit.runtime.fork_server.server import serve_fork_orders
+if serve_fork_orders(dict(os.environ), ("json", "socket")) is not None:
     exec(os.environ["PROGRAM"])
 """
 """A fork server without torch; what it forks runs the program of its variables."""
@@ -55,7 +55,7 @@ class Server:
 
     def client(self, **more: str) -> ForkServerClient | None:
         """Connect as an agent with these variables more does."""
-        connection = open_connection({**self.environ, **more})
+        connection = connect_to_fork_server({**self.environ, **more})
         return None if connection is None else ForkServerClient(connection=connection)
 
 
@@ -72,7 +72,7 @@ def serving(program: str) -> Iterator[Server]:
     theirs, ours = os.pipe()
     with tempfile.TemporaryDirectory(prefix="hpckit-") as name:
         folder = Path(name)
-        listener = listen(folder / "fork")
+        listener = open_fork_server_socket(folder / "fork")
         words = (sys.executable, "-P", "-c", program)
         with listener:
             process = start_fork_server(listener, theirs, os.environ, folder, words)
@@ -96,7 +96,7 @@ async def start(server: Server, client: ForkServerClient, program: str, **more: 
     variables = {**os.environ, "PROGRAM": program, **more}
     cpus = [min(os.sched_getaffinity(0))]
     try:
-        started = await client.start(variables, log, {"LINE": line}, cpus)
+        started = await client.start_rank(variables, log, {"LINE": line}, cpus)
     finally:
         os.close(log)
         os.close(line)
@@ -210,13 +210,13 @@ def test_rank_whose_forking_process_is_killed_counts_as_killed(server: Server) -
         client = server.client()
         assert client is not None
         rank = await start(server, client, program)
-        mark = start_mark(rank.pid)
+        mark = read_process_start_id(rank.pid)
         await until(lambda: server.log.read_text() == "here\n")
         os.kill(_parent(rank.pid), signal.SIGKILL)
         assert await rank.wait() == -signal.SIGKILL
-        await until(lambda: start_mark(rank.pid) != mark)
-        assert await client.start({}, 1, {}, []) is None
-        assert await client.end_left_behind(0.0) == 0
+        await until(lambda: read_process_start_id(rank.pid) != mark)
+        assert await client.start_rank({}, 1, {}, []) is None
+        assert await client.end_leftover_processes(0.0) == 0
 
     run(work())
 
@@ -237,7 +237,7 @@ def test_agents_keep_their_ranks_when_the_fork_server_is_killed(server: Server) 
         assert rank.returncode is None
         assert server.client() is None
         client.close()
-        await until(lambda: start_mark(rank.pid) is None)
+        await until(lambda: read_process_start_id(rank.pid) is None)
 
     run(work())
 
@@ -306,7 +306,7 @@ def test_fork_server_whose_imports_use_a_gpu_forks_nothing() -> None:
 
     async def work(server: Server) -> None:
         client = server.client()
-        assert client is None or await client.start({}, 1, {}, []) is None
+        assert client is None or await client.start_rank({}, 1, {}, []) is None
 
     with serving(USES_GPU + SERVE) as server:
         run(work(server))
@@ -318,8 +318,8 @@ def test_fork_server_of_another_job_is_not_asked(server: Server) -> None:
 
     async def work() -> None:
         assert server.client(SLURM_JOB_ID="17") is None
-        assert open_connection({}) is None
-        assert open_connection({FORK_SERVER: str(server.folder / "none")}) is None
+        assert connect_to_fork_server({}) is None
+        assert connect_to_fork_server({FORK_SERVER: str(server.folder / "none")}) is None
 
     run(work())
 
@@ -329,8 +329,8 @@ def test_fork_server_of_another_namespace_is_not_asked(server: Server) -> None:
     """Its ranks would see other files: a container or a private /tmp has a namespace of its own."""
     program = """
 import asyncio, os
-from hpckit.runtime.fork_server.client import open_connection
-async def look(): print(open_connection(dict(os.environ)) is not None)
+from hpckit.runtime.fork_server.client import connect_to_fork_server
+async def look(): print(connect_to_fork_server(dict(os.environ)) is not None)
 asyncio.run(look())
 """
     words = [sys.executable, "-c", program]
@@ -393,13 +393,13 @@ def test_forked_rank_is_found_by_the_variables_it_was_given(server: Server, tmp_
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "PYTHONHASHSEED", "LD_PRELOAD", "TORCH_LOGS"])
 def test_variables_that_are_read_once_count(name: str) -> None:
     """With another value, a rank begins in a Python of its own."""
-    assert read_at_start({name: "1", "HOME": "/", "PYTHONPATH": "/x"}) == {name: "1"}
+    assert select_startup_variables({name: "1", "HOME": "/", "PYTHONPATH": "/x"}) == {name: "1"}
 
 
 @pytest.mark.parametrize("name", ["RANK", "CUDA_VISIBLE_DEVICES", "TORCHELASTIC_RUN_ID", "PATH"])
 def test_variables_that_are_read_later_do_not_count(name: str) -> None:
     """They may differ from rank to rank."""
-    assert read_at_start({name: "1"}) == {}
+    assert select_startup_variables({name: "1"}) == {}
 
 
 @pytest.mark.parametrize(
@@ -409,10 +409,10 @@ def test_own_modules_that_a_fork_would_miss_are_seen(tmp_path: Path, entry: str)
     """What has the name of something imported already would not be imported any more."""
     for other in ("json.txt", "mine.py", ".git"):
         (tmp_path / other).touch()
-    assert not hides_module([str(tmp_path)], ["json.decoder", "torch"])
+    assert not shadows_imported_module([str(tmp_path)], ["json.decoder", "torch"])
     (tmp_path / entry).touch()
-    assert hides_module([str(tmp_path)], ["json.decoder", "torch"])
-    assert not hides_module([str(tmp_path / "none")], ["json"])
+    assert shadows_imported_module([str(tmp_path)], ["json.decoder", "torch"])
+    assert not shadows_imported_module([str(tmp_path / "none")], ["json"])
 
 
 RANK = """
@@ -443,14 +443,11 @@ class OwnPython:
     [
         OwnPython(expression="os.environ['RANK']", printed="forked True threads 1 0"),
         pytest.param(
-            OwnPython(
-                settings={"env": {"OMP_NUM_THREADS": "2"}}, printed="forked False threads 2 0"
-            ),
+            OwnPython(settings={"env": {"OMP_NUM_THREADS": "2"}}, printed="forked False threads 2 0"),
             marks=thorough,
         ),
         OwnPython(
-            import_time="import os; os.environ['OMP_NUM_THREADS'] = '2'",
-            printed="forked False threads 2 0",
+            import_time="import os; os.environ['OMP_NUM_THREADS'] = '2'", printed="forked False threads 2 0"
         ),
         OwnPython(
             import_time="import sympy",

@@ -20,9 +20,9 @@ def run_world(
     order = folder / "order.json"
     order.write_text(json.dumps([{"name": name, **one} for name, one in cases.items()]))
     ends = start_ranks(HERE / program, ranks, str(order), folder=folder)
-    last = [f"{one.code} {one.output.splitlines()[-1:]}" for one in ends]
-    outputs = "\n\n".join(one.output[-3000:] for one in ends)
-    assert all(one.code == 0 for one in ends), f"ended with {last}\n{outputs}"
+    last = [f"{end.code} {end.output.splitlines()[-1:]}" for end in ends]
+    outputs = "\n\n".join(end.output[-3000:] for end in ends)
+    assert all(end.code == 0 for end in ends), f"ended with {last}\n{outputs}"
     found = [json.loads((folder / f"found.{rank}").read_text()) for rank in range(ranks)]
     return [dict(zip(cases, one, strict=True)) for one in found]
 
@@ -34,9 +34,7 @@ def in_world_fixture() -> Any:
 
 
 @pytest.fixture(scope="module")
-def found(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> list[dict[str, Any]]:
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Return what each rank of a module's world found, by case.
 
     The module names its CASES, the PROGRAM beside it, and RANKS if there are other than two. If it

@@ -66,9 +66,7 @@ class Model(nn.Module):
         return hidden if self.head is None else self.head(hidden)
 
 
-PLAN = Plan(
-    units="blocks.*", first="first", last="head", columns="blocks.*.up", rows="blocks.*.down"
-)
+PLAN = Plan(units="blocks.*", first="first", last="head", columns="blocks.*.up", rows="blocks.*.down")
 
 
 class Training:
@@ -113,12 +111,12 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
     The second one begins as a new process does, with all of hpckit's looks at the user's code.
     """
     run = make_run(case)
-    generators.seed_everything(100 + run.data_rank)  # as for augmentations of each rank's own
+    generators.seed_all_generators(100 + run.data_rank)  # as for augmentations of each rank's own
     before = drawn_next()
-    generators.seed_everything(100 + run.data_rank)
+    generators.seed_all_generators(100 + run.data_rank)
     training = Training(run, case)
     kept = drawn_next() == before
-    generators.seed_everything(100 + run.data_rank)
+    generators.seed_all_generators(100 + run.data_rank)
     losses, state = [], {}
     for number in range(STEPS):
         if number == RESTART:

@@ -144,8 +144,8 @@ class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(issubclass(one, DTensor) for one in types):
             return NotImplemented
         made = func(*args, **(kwargs or {}))
-        tensors = [one for one in tree_leaves(made) if isinstance(one, Tensor)]
-        self.elements = max(self.elements, *(one.numel() for one in tensors), 0)
+        tensors = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+        self.elements = max(self.elements, *(tensor.numel() for tensor in tensors), 0)
         return made
 
 

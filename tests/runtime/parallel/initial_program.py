@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 import hpckit
-from hpckit.runtime.parallel.batch_checks import digest
+from hpckit.runtime.parallel.batch_checks import checksum_tensors
 
 
 class Ramp(nn.Module):
@@ -69,9 +69,9 @@ def made(case: dict[str, Any]) -> dict[str, Any]:
         "untouched": bool(torch.equal(before, torch.get_rng_state())),
         "called": init.names,
         "most": init.most,
-        "values": {name: digest(whole(one)) for name, one in named(model).items()},
+        "values": {name: checksum_tensors(whole(one)) for name, one in named(model).items()},
         "spare_bytes": sum(spare_bytes(one) for one in named(model).values()),
-        "tensors": len({id(one) for one in model.parameters()}),
+        "tensors": len({id(parameter) for parameter in model.parameters()}),
         "losses": [],
     }
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -86,10 +86,7 @@ def made(case: dict[str, Any]) -> dict[str, Any]:
 
 def named(model: nn.Module) -> dict[str, Tensor]:
     """Return parameters and buffers by the names of the model that was built."""
-    tensors = [
-        *model.named_parameters(remove_duplicate=False),
-        *model.named_buffers(remove_duplicate=False),
-    ]
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return {name.removeprefix("module."): one for name, one in tensors}
 
 

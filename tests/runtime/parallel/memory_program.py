@@ -102,7 +102,7 @@ def plan_of(shape: TransformerShape) -> Plan:
         first=("tokens", *(["place"] if shape.positions else [])),
         last=("norm", "head"),
         tied=(("tokens.weight", "head.weight"),) if shape.tied else (),
-        columns=(*(f"layers.*.{one}" for one in columns), "head"),
+        columns=(*(f"layers.*.{column}" for column in columns), "head"),
         rows=("layers.*.out", "layers.*.down", "tokens"),
         sequence=("layers.*.norm1", "layers.*.norm2", "norm"),
         heads={"layers.*": (shape.heads, shape.kv_heads or shape.heads)},

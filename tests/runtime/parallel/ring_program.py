@@ -50,7 +50,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def storages(tree: Any) -> dict[int, torch.UntypedStorage]:
     """Return the memory of all tensors in a tree."""
-    found = [one.untyped_storage() for one in tree_leaves(tree) if type(one) is Tensor]
+    found = [leaf.untyped_storage() for leaf in tree_leaves(tree) if type(leaf) is Tensor]
     return {one._cdata: one for one in found}  # noqa: SLF001  # it outlives the Python object
 
 
@@ -62,7 +62,7 @@ def tensors(case: dict[str, Any]) -> tuple[list[Tensor], Tensor]:
     width, value_width = case.get("widths", [8, 8])
     shapes = [(*lead, length, width), (*case.get("key_lead", lead), length, width)]
     shapes += [(*case.get("key_lead", lead), length, value_width), (*lead, length, value_width)]
-    found = [torch.randn(one, generator=generator, dtype=torch.float64) for one in shapes]
+    found = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
     if case.get("far"):  # sums of other ranks' keys are larger by many orders
         found[1] *= 10 * torch.linspace(0, 1, length, dtype=torch.float64)[:, None]
     *given, gradient = (one.to(dtype) for one in found)
@@ -72,15 +72,13 @@ def tensors(case: dict[str, Any]) -> tuple[list[Tensor], Tensor]:
 def attended(case: dict[str, Any]) -> dict[str, Any]:
     """Return how far output and gradients are from those of one process."""
     given, gradient = tensors(case)
-    options: dict[str, Any] = {"is_causal": True} | {
-        name: case[name] for name in OPTIONS if name in case
-    }
+    options: dict[str, Any] = {"is_causal": True} | {name: case[name] for name in OPTIONS if name in case}
     whole = [one.clone().double().requires_grad_() for one in given]
     query, key, value = shared(case, whole)
     wanted = F.scaled_dot_product_attention(query, key, value, **options)
     torch.autograd.backward(wanted, gradient.double())
     shards = shards_of_world()
-    mine = shards.cut(wanted.shape[-2], torch.device("cpu"))
+    mine = shards.find_own_positions(wanted.shape[-2], torch.device("cpu"))
     own = [own_part(case, one, mine) for one in given]
     for one, learns in zip(own, case.get("learns", [True] * 3), strict=True):
         one.requires_grad_(learns)
@@ -88,7 +86,7 @@ def attended(case: dict[str, Any]) -> dict[str, Any]:
     few_rows = mock.patch.object(attention_block, "_ROWS", 5)
     with few_rows, mock.patch.object(attention_block, "_FOR_CPU", kernel):
         query, key, value = shared(case, own)
-        found = RingAttention(ring=shards.ring(*own), **options)(query, key, value)
+        found = RingAttention(ring=shards.build_ring(*own), **options)(query, key, value)
         torch.autograd.backward(found, gradient[..., mine, :])
     pairs = [(found, wanted), *((one.grad, it.grad) for one, it in zip(own, whole, strict=True))]
     return {
@@ -126,14 +124,12 @@ def shared(case: dict[str, Any], given: list[Tensor]) -> list[Tensor]:
 def measured(case: dict[str, Any]) -> dict[str, Any]:
     """Return the most bytes that are held besides this rank's own, as multiples of its queries'."""
     part = case["part"]
-    given, gradient = tensors(
-        {"length": part, "dtype": "float32", "lead": [1, 4], "widths": [16, 16]}
-    )
+    given, gradient = tensors({"length": part, "dtype": "float32", "lead": [1, 4], "widths": [16, 16]})
     shards = shards_of_world()
-    shards.cut(part * dist.get_world_size(), torch.device("cpu"))
+    shards.find_own_positions(part * dist.get_world_size(), torch.device("cpu"))
     own = [one.requires_grad_() for one in given]
     with LiveBytes() as forward:
-        found = RingAttention(ring=shards.ring(*own), is_causal=True)(*own)
+        found = RingAttention(ring=shards.build_ring(*own), is_causal=True)(*own)
     with LiveBytes() as backward:
         torch.autograd.backward(found, gradient)
     return {"forward": forward.peak / gradient.nbytes, "backward": backward.peak / gradient.nbytes}

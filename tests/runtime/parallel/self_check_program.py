@@ -28,17 +28,13 @@ class OddAttention(nn.Module):
         grouped = self.way == "fused"
         if grouped:  # two heads of keys and of values in one matrix
             key, value = key.chunk(2, -1)
-        query, key, value = (
-            one.unflatten(-1, shape).transpose(1, 2) for one in (query, key, value)
-        )
+        query, key, value = (one.unflatten(-1, shape).transpose(1, 2) for one in (query, key, value))
         if self.way == "by hand":
             scores = (query @ key.transpose(-1, -2)) / width**0.5
             later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
             taken = scores.masked_fill(later, float("-inf")).softmax(-1) @ value
         else:
-            taken = F.scaled_dot_product_attention(
-                query, key, value, is_causal=True, enable_gqa=grouped
-            )
+            taken = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
         mixed: Tensor = self.dropout(self.out(taken.transpose(1, 2).flatten(2)))
         return mixed
 
@@ -100,7 +96,7 @@ def build(way: str) -> nn.Module:
     """Return a model of odd blocks."""
     model = OddModel(blocks=2)
     model.way = way
-    model.blocks = nn.ModuleList(OddBlock(one, way) for one in model.blocks)
+    model.blocks = nn.ModuleList(OddBlock(block, way) for block in model.blocks)
     return model
 
 
@@ -116,9 +112,9 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
     run.train_step(model, inputs[share.rows], targets[share.rows], share=share)
     calls = [float(one) for name, one in model.named_buffers() if name.endswith("calls")]
     hooks = [
-        len(one._forward_hooks) + len(one._forward_pre_hooks)  # noqa: SLF001  # torch has no other way
-        for one in model.modules()
-        if isinstance(one, OddBlock)
+        len(module._forward_hooks) + len(module._forward_pre_hooks)  # noqa: SLF001  # torch has no other way
+        for module in model.modules()
+        if isinstance(module, OddBlock)
     ]
     return {"calls": calls, "undrawn": undrawn, "hooks": hooks}
 

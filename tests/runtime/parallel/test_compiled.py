@@ -32,18 +32,13 @@ CASES: dict[str, dict[str, Any]] = {
 }
 NEEDED = ()
 PROGRAM = "equality_program.py"
-TRACED = {
-    f"traced, {name}": {**CASES[name], "backend": "aot_eager"}
-    for name in ("blocks, fsdp", "tensor")
-}
+TRACED = {f"traced, {name}": {**CASES[name], "backend": "aot_eager"} for name in ("blocks, fsdp", "tensor")}
 CASES |= TRACED
 
 
 @pytest.mark.training
 @pytest.mark.parametrize("name", in_tiers(CASES, TRACED))
-def test_compiled_layout_computes_what_one_process_computes(
-    found: list[dict[str, Any]], name: str
-) -> None:
+def test_compiled_layout_computes_what_one_process_computes(found: list[dict[str, Any]], name: str) -> None:
     """Losses, norms and each gradient of each rank, in float64 to 1e-12."""
     for one in found:
         assert "error" not in one[name], one[name]

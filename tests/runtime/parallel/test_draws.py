@@ -35,10 +35,7 @@ def case(layout: str, place: str, source: str, recompute: str = "none") -> dict[
 
 CASES = {
     **{f"{a} {b} {c}": case(a, b, c) for a, b, c in product(LAYOUTS, PLACES, SOURCES)},
-    **{
-        f"{a} unit {c} recomputed": case(a, "unit", c, "blocks")
-        for a, c in product(LAYOUTS, SOURCES)
-    },
+    **{f"{a} unit {c} recomputed": case(a, "unit", c, "blocks") for a, c in product(LAYOUTS, SOURCES)},
 }
 REFUSED = {
     f"{layout} {place} system": case(layout, place, "system")
@@ -74,9 +71,7 @@ BUILT = [one for one in CASES if one.split()[1] in {"buffer", "parameter", "init
 
 
 @pytest.mark.parametrize("name", in_tiers(BUILT, USUAL & {*BUILT}))
-def test_models_that_draw_are_the_same_in_each_layout(
-    world: list[dict[str, Any]], name: str
-) -> None:
+def test_models_that_draw_are_the_same_in_each_layout(world: list[dict[str, Any]], name: str) -> None:
     """What `build` and `init` draw follows from the seed alone, though ranks have other seeds."""
     layout, place, source = name.split()
     losses = world[0][name]["losses"]
@@ -85,21 +80,17 @@ def test_models_that_draw_are_the_same_in_each_layout(
 
 
 @pytest.mark.parametrize("name", list(REFUSED))
-def test_values_that_differ_between_ranks_are_refused(
-    world: list[dict[str, Any]], name: str
-) -> None:
+def test_values_that_differ_between_ranks_are_refused(world: list[dict[str, Any]], name: str) -> None:
     """On all ranks, with the tensor's name, the ranks that differ, and what to do."""
     tensor = {"buffer": "waves", "parameter": "head.bias", "init": "waves"}[name.split()[1]]
     for one in world:
         assert one[name]["error"] == "UsageError"
-        assert f"ranks 0 and 1 have built other values of {tensor}" in one[name]["message"]
+        assert f"ranks 0 and 1 have built different values of {tensor}" in one[name]["message"]
         assert "seed" in one[name]["hint"]
 
 
 @pytest.mark.parametrize("name", list(SENT))
-def test_ddp_gives_all_ranks_the_values_of_the_first(
-    world: list[dict[str, Any]], name: str
-) -> None:
+def test_ddp_gives_all_ranks_the_values_of_the_first(world: list[dict[str, Any]], name: str) -> None:
     """So nothing needs to be refused."""
     assert world[0][name]["losses"] == world[1][name]["losses"]
 

@@ -63,9 +63,7 @@ def test_large_ends_train_as_in_one_process(found: list[dict[str, Any]], name: s
 
 
 @pytest.mark.training
-def test_sharded_embedding_and_head_are_not_gathered_beside_units(
-    found: list[dict[str, Any]],
-) -> None:
+def test_sharded_embedding_and_head_are_not_gathered_beside_units(found: list[dict[str, Any]]) -> None:
     """Only the head as its own gradient comes; a tied weight serves both ends, and stays."""
     for one in found:
         assert one["called"]["gathered"] == [["head", "norm"], ["norm"]]

@@ -17,38 +17,23 @@ ELEMENTS = 53_056
 MORE: dict[str, dict[str, Any]] = {
     "tensor without sequence": {"layout": {"tensor": 4}, "parallel": {"sequence": False}},
     "GPipe": {"layout": {"pipeline": 4}, "parallel": {"schedule": "GPipe"}},
-    "interleaved": {
-        "layout": {"pipeline": 2, "shard": 2},
-        "parallel": {"schedule": "Interleaved1F1B"},
-    },
+    "interleaved": {"layout": {"pipeline": 2, "shard": 2}, "parallel": {"schedule": "Interleaved1F1B"}},
     "recompute": {"layout": {"shard": 4}, "parallel": {"recompute": "blocks"}},
     "recompute, pipeline x tensor": {
         "layout": {"pipeline": 2, "tensor": 2},
         "parallel": {"recompute": "blocks"},
     },
-    "recompute, context": {
-        "layout": {"context": 2, "shard": 2},
-        "parallel": {"recompute": "blocks"},
-    },
+    "recompute, context": {"layout": {"context": 2, "shard": 2}, "parallel": {"recompute": "blocks"}},
     "selective": {"layout": {"shard": 4}, "parallel": {"recompute": "selective"}},
     "selective, pipeline x tensor": {
         "layout": {"pipeline": 2, "tensor": 2},
         "parallel": {"recompute": "selective"},
     },
-    "selective, context": {
-        "layout": {"context": 2, "shard": 2},
-        "parallel": {"recompute": "selective"},
-    },
-    "selective, fsdp x tensor": {
-        "layout": {"shard": 2, "tensor": 2},
-        "parallel": {"recompute": "selective"},
-    },
+    "selective, context": {"layout": {"context": 2, "shard": 2}, "parallel": {"recompute": "selective"}},
+    "selective, fsdp x tensor": {"layout": {"shard": 2, "tensor": 2}, "parallel": {"recompute": "selective"}},
     "offloaded": {"layout": {"shard": 4}, "parallel": {"offload": True}},
     "offloaded, ddp": {"layout": {"replicate": 4}, "parallel": {"offload": True}},
-    "offloaded, pipeline x tensor": {
-        "layout": {"pipeline": 2, "tensor": 2},
-        "parallel": {"offload": True},
-    },
+    "offloaded, pipeline x tensor": {"layout": {"pipeline": 2, "tensor": 2}, "parallel": {"offload": True}},
     "accumulated": {"layout": {"shard": 4}, "parallel": {"microbatches": 2}},
     "accumulated, ddp": {"layout": {"replicate": 4}, "parallel": {"microbatches": 2}},
     "uneven shares": {"layout": {"shard": 4}, "rows": 10},
@@ -63,11 +48,7 @@ FEWER: dict[str, dict[str, Any]] = {
         "rows": 16,
         "parallel": {"microbatches": 2},
     },
-    "fewer, hsdp": {
-        "layout": {"replicate": 2, "shard": 2},
-        "full": {"replicate": 4, "shard": 2},
-        "rows": 14,
-    },
+    "fewer, hsdp": {"layout": {"replicate": 2, "shard": 2}, "full": {"replicate": 4, "shard": 2}, "rows": 14},
     "fewer, tensor": {
         "layout": {"replicate": 2, "tensor": 2},
         "full": {"replicate": 5, "tensor": 2},
@@ -93,10 +74,7 @@ CASES = {name: {"layout": one} for name, one in LAYOUTS.items()} | MORE | FEWER 
 KINDS = ("ddp", "fsdp", "hsdp", "fsdp x tensor", "pipeline x fsdp", "context x fsdp")
 NEEDED = KINDS
 PROGRAM = "equality_program.py"
-USUAL = (
-    *KINDS,
-    *("selective, context", "offloaded, pipeline x tensor", "fewer, pipeline x fsdp"),
-)
+USUAL = (*KINDS, *("selective, context", "offloaded, pipeline x tensor", "fewer, pipeline x fsdp"))
 
 
 @pytest.mark.training

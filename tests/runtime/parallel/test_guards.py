@@ -16,12 +16,16 @@ from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.runtime.model_check.model_fit import FittedModel
-from hpckit.runtime.parallel.batch_checks import check_sequence, check_targets, differ
-from hpckit.runtime.parallel.build import build_seeded, sharding_problems
+from hpckit.runtime.parallel.batch_checks import (
+    check_sequence_divides_evenly,
+    check_target_rows,
+    gradient_sums_differ,
+)
+from hpckit.runtime.parallel.build import build_seeded_model, find_sharding_problems
 from hpckit.runtime.parallel.loss.loss_check import KnownLosses
 from hpckit.runtime.parallel.loss.step_loss import summed_cross_entropy
-from hpckit.runtime.parallel.model_checks import check_plan, plan_problems
-from hpckit.runtime.parallel.pipeline_split import stages_of_units
+from hpckit.runtime.parallel.model_checks import check_plan_and_list_units, find_plan_problems
+from hpckit.runtime.parallel.pipeline_split import divide_units_into_stages
 from hpckit.runtime.rank.parallel_run import ParallelRun
 
 TENSOR = Layout(tensor=2)
@@ -45,7 +49,7 @@ def test_fused_projections_are_refused() -> None:
     """Cut by rows, each rank would take other projections for its own."""
     cut = Plan(units="blocks.*", columns="blocks.*.projections", rows="blocks.*.out")
     with pytest.raises(ConfigError, match=r"blocks.0.projections has 24 outputs") as caught:
-        check_plan(fused(), cut, TENSOR)
+        check_plan_and_list_units(fused(), cut, TENSOR)
     assert "one layer of each projection" in caught.value.hint
 
 
@@ -54,25 +58,25 @@ def test_grouped_queries_are_no_fused_projections() -> None:
     model = ByteModel(blocks=1)
     block: Any = model.blocks[0]
     block.attention.key = nn.Linear(32, 16, bias=False)
-    assert check_plan(model, plan(heads={"blocks.*": (4, 2)}), TENSOR) == ("blocks.0",)
+    assert check_plan_and_list_units(model, plan(heads={"blocks.*": (4, 2)}), TENSOR) == ("blocks.0",)
 
 
 def test_unequal_parts_of_sequences_are_not_passed_between_stages() -> None:
     """Each stage takes them for equal; without stages DTensors know which rank has how many."""
     odd = Layout(pipeline=2, tensor=2)
     with pytest.raises(UsageError, match="15 positions cannot be cut into 2 equal parts"):
-        check_sequence(odd, 15)
-    check_sequence(odd, 16)
-    check_sequence(Layout(tensor=2), 15)
+        check_sequence_divides_evenly(odd, 15)
+    check_sequence_divides_evenly(odd, 16)
+    check_sequence_divides_evenly(Layout(tensor=2), 15)
     with pytest.raises(UsageError, match="18 positions cannot be cut into 4 equal parts"):
-        check_sequence(Layout(pipeline=2, context=2, tensor=2), 18)
+        check_sequence_divides_evenly(Layout(pipeline=2, context=2, tensor=2), 18)
 
 
 def test_targets_of_other_rows_are_refused() -> None:
     """They would be spread over the inputs, or fail in the middle of a pipeline."""
     with pytest.raises(UsageError, match=r"inputs are \[4, 8\], and targets \[2, 8\]"):
-        check_targets(torch.zeros(4, 8), torch.zeros(2, 8))
-    check_targets(torch.zeros(4, 8), {"anything": 1})
+        check_target_rows(torch.zeros(4, 8), torch.zeros(2, 8))
+    check_target_rows(torch.zeros(4, 8), {"anything": 1})
 
 
 @pytest.mark.parametrize(
@@ -87,7 +91,7 @@ def test_targets_of_other_rows_are_refused() -> None:
         ({"columns": (), "rows": ()}, TENSOR, "cuts no matrices"),
         ({"rows": ("blocks.*.attention_norm",)}, TENSOR, "is a LayerNorm"),
         ({"rows": ("blocks.*.up",)}, TENSOR, "in both columns and rows"),
-        ({"tied": ()}, TENSOR, "are one parameter, and the plan does not say so"),
+        ({"tied": ()}, TENSOR, "are one parameter, but the plan does not say so"),
         ({"tied": (("embed.weight", "tail.weight"),)}, TENSOR, "no parameter tail.weight"),
         ({"tied": (("embed.weight", "place.weight"),)}, TENSOR, "are two parameters"),
         (
@@ -103,12 +107,10 @@ def test_targets_of_other_rows_are_refused() -> None:
         ({"last": ("head",)}, Layout(pipeline=2), "norm.weight belongs to no unit"),
     ],
 )
-def test_plan_that_does_not_fit_is_refused(
-    changes: dict[str, Any], layout: Layout, message: str
-) -> None:
+def test_plan_that_does_not_fit_is_refused(changes: dict[str, Any], layout: Layout, message: str) -> None:
     """The error names the field and the module, and says what to do."""
     with pytest.raises(ConfigError, match=message) as caught:
-        check_plan(ByteModel(), plan(**changes), layout)
+        check_plan_and_list_units(ByteModel(), plan(**changes), layout)
     assert caught.value.hint or "both" in message
 
 
@@ -132,9 +134,9 @@ def test_what_is_no_plan_is_refused(fields: dict[str, Any]) -> None:
 
 def test_fewer_units_than_stages_are_refused() -> None:
     """A stage without a unit would do nothing."""
-    assert stages_of_units(["a", "b", "c", "d", "e"], 2) == [["a", "b", "c"], ["d", "e"]]
+    assert divide_units_into_stages(["a", "b", "c", "d", "e"], 2) == [["a", "b", "c"], ["d", "e"]]
     with pytest.raises(ConfigError, match="3 units of the plan cannot make 4 stages"):
-        stages_of_units(["a", "b", "c"], 4)
+        divide_units_into_stages(["a", "b", "c"], 4)
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -161,7 +163,7 @@ EXPECTED = {
     "microbatches": "a batch of 7 rows on this rank cannot be cut into 2 to 4 equal parts",
     "odd sequence": "sequences of 14 positions cannot be cut into 4 equal pieces",
     "called directly": "attention was called outside of run.train_step",
-    "stages called": "this ByteModel was called, and with parallel.pipeline it is this rank",
+    "stages called": "this ByteModel was called, but with parallel.pipeline it is this rank",
     "another model": "this Linear was not made by run.parallelize()",
     "rows for none": "a batch of 1 rows cannot be shared out over 2 data ranks",
 }
@@ -181,10 +183,10 @@ def test_wrong_step_is_refused_on_every_rank(found: list[dict[str, Any]], name: 
 def test_model_is_built_the_same_whatever_was_drawn_before() -> None:
     """Initialisation depends on the seed alone."""
     torch.manual_seed(1)
-    first = build_seeded(ByteModel, 5)
+    first = build_seeded_model(ByteModel, 5)
     drawn = torch.rand(3)
-    second = build_seeded(ByteModel, 5)
-    other = build_seeded(ByteModel, 6)
+    second = build_seeded_model(ByteModel, 5)
+    other = build_seeded_model(ByteModel, 6)
     torch.manual_seed(1)
     assert torch.equal(drawn, torch.rand(3))  # and does not disturb what is drawn after
     weights = [dict(one.named_parameters())["blocks.0.up.weight"] for one in (first, second, other)]
@@ -204,11 +206,9 @@ def test_layout_that_the_code_does_not_use_is_refused() -> None:
         source=RankSource.torchrun,
     )
     run = ParallelRun(info=info, device=torch.device("cpu"), layout=TENSOR)
-    with pytest.raises(UsageError, match="the layout is tensor 2, and this code uses neither"):
+    with pytest.raises(UsageError, match="the layout is tensor 2, but this code uses neither"):
         run.check_layout_in_use()
-    ParallelRun(
-        info=info, device=torch.device("cpu"), layout=Layout(replicate=2)
-    ).check_layout_in_use()
+    ParallelRun(info=info, device=torch.device("cpu"), layout=Layout(replicate=2)).check_layout_in_use()
 
 
 class SharedLayer(nn.Module):
@@ -235,15 +235,13 @@ class SharedLayer(nn.Module):
         (Layout(replicate=2), False),
     ],
 )
-def test_layer_of_two_units_is_refused_where_units_are_sharded(
-    layout: Layout, *, refused: bool
-) -> None:
+def test_layer_of_two_units_is_refused_where_units_are_sharded(layout: Layout, *, refused: bool) -> None:
     """Torch would say something of meshes; in stages of their own each is sharded by itself."""
     tied = tuple((f"blocks.0.up.{one}", f"blocks.3.up.{one}") for one in ("weight", "bias"))
     cut = Plan(units="blocks.*", tied=tied, columns="blocks.*.up", rows="blocks.1.up")
     units = [f"blocks.{number}" for number in range(4)]
     model = SharedLayer(scalar=False)
-    problems = list(sharding_problems(model, cut, units, layout, Parallel()))
+    problems = list(find_sharding_problems(model, cut, units, layout, Parallel()))
     assert bool(problems) is refused
     if refused:
         assert "blocks.0.up.weight and blocks.3.up.weight are one parameter" in problems[0].message
@@ -255,8 +253,8 @@ def test_parameter_without_a_dimension_is_refused_where_it_is_sharded() -> None:
     fitted = FittedModel(
         model=SharedLayer(scalar=True), plan=cut, layout=Layout(shard=2), settings=Parallel()
     )
-    (problem,) = fitted.problems()
-    assert "blocks.1.gate is a number without a dimension" in problem.message
+    (problem,) = fitted.find_problems()
+    assert "blocks.1.gate is a scalar without a dimension" in problem.message
     assert "torch.ones(1)" in problem.hint
 
 
@@ -266,15 +264,15 @@ def test_weight_that_is_computed_from_others_is_not_cut() -> None:
     block: Any = model.blocks[0]
     nn.utils.parametrizations.weight_norm(block.up)
     with pytest.raises(ConfigError, match=r"blocks.0.up computes its weight from other"):
-        check_plan(model, plan(), TENSOR)
+        check_plan_and_list_units(model, plan(), TENSOR)
 
 
 def test_layer_of_two_units_is_cut_alike_under_each_name() -> None:
     """A module with two names is one: the plan names it once."""
     tied = tuple((f"blocks.0.up.{one}", f"blocks.3.up.{one}") for one in ("weight", "bias"))
     cut = Plan(units="blocks.*", tied=tied, columns="blocks.*.up", rows="blocks.*.down")
-    problems = plan_problems(SharedLayer(scalar=False), cut, TENSOR)
-    assert not [one for one in problems if "in another way" in one.message]
+    problems = find_plan_problems(SharedLayer(scalar=False), cut, TENSOR)
+    assert not [problem for problem in problems if "in another way" in problem.message]
 
 
 def test_loss_of_small_numbers_is_summed_in_float32() -> None:
@@ -298,15 +296,23 @@ def test_functions_that_are_made_again_in_each_step_are_one() -> None:
     def made(factor: torch.Tensor) -> Any:
         return lambda outputs, _: (outputs * factor).mean()
 
-    assert known.of(loss) is known.of(loss)
-    assert known.of(partial(loss, factor=scale)) is known.of(partial(loss, factor=scale))
-    assert known.of(partial(loss, factor=scale)) is not known.of(loss)
-    assert known.of(made(scale)) is not known.of(made(torch.zeros(())))
-    in_each_step = [known.of(lambda outputs, _: outputs.mean() * scale) for _ in range(3)]
+    assert known.find_loss_and_count_step(loss) is known.find_loss_and_count_step(loss)
+    assert known.find_loss_and_count_step(partial(loss, factor=scale)) is known.find_loss_and_count_step(
+        partial(loss, factor=scale)
+    )
+    assert known.find_loss_and_count_step(partial(loss, factor=scale)) is not known.find_loss_and_count_step(
+        loss
+    )
+    assert known.find_loss_and_count_step(made(scale)) is not known.find_loss_and_count_step(
+        made(torch.zeros(()))
+    )
+    in_each_step = [
+        known.find_loss_and_count_step(lambda outputs, _: outputs.mean() * scale) for _ in range(3)
+    ]
     assert in_each_step[0] is in_each_step[1] is in_each_step[2]
-    others = [known.of(made(torch.zeros(()))) for _ in range(9)]
-    assert others[0].looks
-    assert not others[-1].looks
+    others = [known.find_loss_and_count_step(made(torch.zeros(()))) for _ in range(9)]
+    assert others[0].is_checked_step
+    assert not others[-1].is_checked_step
 
 
 @pytest.mark.parametrize(
@@ -323,4 +329,4 @@ def test_functions_that_are_made_again_in_each_step_are_one() -> None:
 )
 def test_gradients_of_a_tensor_group_differ(sums: tuple[float, ...], wrong: bool) -> None:  # noqa: FBT001
     """Also if one rank's alone is not finite; a loss scale that is too large is no such error."""
-    assert differ(sums) == wrong
+    assert gradient_sums_differ(sums) == wrong

@@ -12,14 +12,11 @@ from torch import nn
 
 import hpckit
 from hpckit.errors import UsageError
-from hpckit.runtime.parallel.build import build_on_meta
+from hpckit.runtime.parallel.build import build_model_on_meta
 from hpckit.runtime.parallel.initialise import Init, PartInitialiser
 
 CASES: dict[str, dict[str, Any]] = {name: {"layout": one} for name, one in LAYOUTS.items()} | {
-    "interleaved": {
-        "layout": {"pipeline": 2, "shard": 2},
-        "parallel": {"schedule": "Interleaved1F1B"},
-    },
+    "interleaved": {"layout": {"pipeline": 2, "shard": 2}, "parallel": {"schedule": "Interleaved1F1B"}},
     "recompute": {"layout": {"shard": 4}, "parallel": {"recompute": "blocks"}},
     "offloaded": {"layout": {"shard": 4}, "parallel": {"offload": True}},
 }
@@ -33,9 +30,7 @@ BIGGEST = 128 * 32 + 128
 
 @pytest.mark.training
 @pytest.mark.parametrize("name", in_tiers(CASES, USUAL))
-def test_initial_values_are_the_same_bits_in_every_layout(
-    found: list[dict[str, Any]], name: str
-) -> None:
+def test_initial_values_are_the_same_bits_in_every_layout(found: list[dict[str, Any]], name: str) -> None:
     """Each parameter and buffer, on each rank that has it, also those that are tied."""
     expected = found[0]["ddp"]["values"]
     seen: set[str] = set()
@@ -93,15 +88,15 @@ class Scale(nn.Module):
 
 def fill(model: nn.Module, init: Init) -> nn.Module:
     """Initialise a model that was built on meta, for a rank that has all of it."""
-    whole = build_on_meta(lambda: model, 1)
+    whole = build_model_on_meta(lambda: model, 1)
     first = PartInitialiser(whole=whole, init=init, seed=1, device=torch.device("cpu"))
-    first.fill(whole)
+    first.initialise_own_tensors(whole)
     return whole
 
 
 def on_meta() -> nn.Module:
     """Return a linear layer and a scale without memory."""
-    return build_on_meta(lambda: nn.ModuleDict({"a": nn.Linear(2, 2), "scale": Scale()}), 1)
+    return build_model_on_meta(lambda: nn.ModuleDict({"a": nn.Linear(2, 2), "scale": Scale()}), 1)
 
 
 def test_a_module_without_reset_parameters_is_named() -> None:
@@ -125,7 +120,7 @@ def test_what_init_leaves_out_is_named() -> None:
 
 def test_equal_modules_of_other_names_differ() -> None:
     """Values follow from the name of a module, too."""
-    model = build_on_meta(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), 1)
+    model = build_model_on_meta(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), 1)
     fill(model, hpckit.reset_parameters)
     one, other = model.state_dict()["0.weight"], model.state_dict()["1.weight"]
     assert not torch.equal(one, other)

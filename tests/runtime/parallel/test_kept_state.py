@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hpckit.runtime.parallel.kept_state import keep_state
+from hpckit.runtime.parallel.kept_state import preserve_module_state
 from hpckit.runtime.parallel.loss.loss_check import LossCheck
 
 CALLS = 0
@@ -106,9 +106,7 @@ KINDS: dict[str, Callable[[], Callable[[], Any]]] = {
     "file": lambda: of_file,
     "function": lambda: of_function,
     "cell": of_cell,
-    "namespace": lambda: of_held(
-        SimpleNamespace(), lambda one: vars(one).update(n=len(vars(one)) + 1), vars
-    ),
+    "namespace": lambda: of_held(SimpleNamespace(), lambda one: vars(one).update(n=len(vars(one)) + 1), vars),
     "deque": lambda: of_held(deque([1, 2], maxlen=2), lambda one: one.append(one[-1] + 1), list),
     "set": lambda: of_held({1}, lambda one: one.add(len(one) + 1), sorted),
     "counter": lambda: of_held(Counter(), lambda one: one.update("a"), dict),
@@ -133,7 +131,7 @@ def after(make: Callable[[], Callable[[], Any]], *, looks: bool) -> Any:
     loss(torch.ones(4, 2), torch.zeros(4, 2))
     if looks:
         check = LossCheck()
-        check.see(loss, torch.ones(4, 2), torch.zeros(4, 2))
+        check.check_loss_on_part(loss, torch.ones(4, 2), torch.zeros(4, 2))
         assert not check.problem
     return str(count())
 
@@ -149,7 +147,7 @@ def test_modules_that_run_once_more_remember_no_call_more() -> None:
     one, other = Inner(), Inner()
     one()
     other()
-    with keep_state(one):
+    with preserve_module_state(one):
         one()
         one()
     assert one() == other()
@@ -163,7 +161,7 @@ def test_object_that_is_at_work_elsewhere_is_left_alone() -> None:
         check.positions += 1
         return (outputs - targets).square().mean()
 
-    LossCheck().see(loss, torch.ones(4, 2), torch.zeros(4, 2))
+    LossCheck().check_loss_on_part(loss, torch.ones(4, 2), torch.zeros(4, 2))
     assert check.positions == 4
 
 
@@ -175,5 +173,5 @@ def test_loss_that_takes_from_an_iterator_is_not_looked_at() -> None:
         def loss(outputs: Tensor, targets: Tensor, numbers: Any = numbers) -> Tensor:
             return torch.mean((outputs - targets) ** 2) * float(next(numbers))
 
-        LossCheck().see(loss, torch.ones(4, 2), torch.zeros(4, 2))
+        LossCheck().check_loss_on_part(loss, torch.ones(4, 2), torch.zeros(4, 2))
         assert next(numbers) == first + 1

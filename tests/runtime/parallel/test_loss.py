@@ -22,10 +22,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "context x pipeline": {"layout": {"context": 2, "pipeline": 2}},
     "pipeline": {"layout": {"pipeline": 4}},
     "pipeline x fsdp": {"layout": {"pipeline": 2, "shard": 2}},
-    "interleaved": {
-        "layout": {"pipeline": 2, "shard": 2},
-        "parallel": {"schedule": "Interleaved1F1B"},
-    },
+    "interleaved": {"layout": {"pipeline": 2, "shard": 2}, "parallel": {"schedule": "Interleaved1F1B"}},
 }
 PARTS: dict[str, dict[str, Any]] = {
     "microbatches, ddp": {"layout": {"replicate": 4}, "parallel": {"microbatches": 2}},
@@ -40,19 +37,13 @@ PARTS: dict[str, dict[str, Any]] = {
     "uneven shares, ddp": {"layout": {"replicate": 4}, "rows": 6},
     "uneven shares, fsdp": {"layout": {"shard": 4}, "rows": 10},
     "tree": {"layout": {"replicate": 4}, "parallel": {"reduce": "tree"}},
-    "tree, microbatches": {
-        "layout": {"replicate": 4},
-        "parallel": {"reduce": "tree", "microbatches": 2},
-    },
+    "tree, microbatches": {"layout": {"replicate": 4}, "parallel": {"reduce": "tree", "microbatches": 2}},
 }
 
 
 def ignoring(cases: dict[str, dict[str, Any]], which: str) -> dict[str, dict[str, Any]]:
     """Return the same cases with ignored targets."""
-    return {
-        f"{name}, {which} ignored": {"rows": 8, **one, "ignored": which}
-        for name, one in cases.items()
-    }
+    return {f"{name}, {which} ignored": {"rows": 8, **one, "ignored": which} for name, one in cases.items()}
 
 
 DEFAULT = (
@@ -64,9 +55,7 @@ DEFAULT = (
 )
 FEW = {name: LAYOUTS[name] for name in ("ddp", "tensor", "context x pipeline", "pipeline x fsdp")}
 PAIRS = {f"pair, {name}": {**one, "loss": "pair"} for name, one in DEFAULT.items()}
-MEANS = {
-    f"mean, {name}": {**one, "loss": "mean"} for name, one in ignoring(LAYOUTS, "more").items()
-}
+MEANS = {f"mean, {name}": {**one, "loss": "mean"} for name, one in ignoring(LAYOUTS, "more").items()}
 REFUSED = {
     f"{loss}, {name}": {**one, "loss": loss}
     for loss in ("sum", "max", "no mean of a mask")
@@ -84,12 +73,7 @@ FROZEN = {
     for part in ("up", "embed")
     for name, one in LAYOUTS.items()
 } | {
-    f"tensor alone, {part} frozen": {
-        "layout": {"tensor": 4},
-        "rows": 8,
-        "ignored": "more",
-        "frozen": part,
-    }
+    f"tensor alone, {part} frozen": {"layout": {"tensor": 4}, "rows": 8, "ignored": "more", "frozen": part}
     for part in ("up", "embed", "query")
 }
 CASES = DEFAULT | PAIRS | MEANS | REFUSED | OTHER | FROZEN
@@ -120,9 +104,7 @@ def test_loss_is_the_mean_over_all_valid_targets(found: list[dict[str, Any]], na
 
 @pytest.mark.training
 @pytest.mark.parametrize("name", in_tiers([*PAIRS, *MEANS], (PAIRS | MEANS).keys() & USUAL))
-def test_sums_are_divided_by_the_weight_of_the_whole_batch(
-    found: list[dict[str, Any]], name: str
-) -> None:
+def test_sums_are_divided_by_the_weight_of_the_whole_batch(found: list[dict[str, Any]], name: str) -> None:
     """A loss that returns a sum and its weight is exact in every layout, as is a mean of rows."""
     for one in found:
         assert "error" not in one[name], one[name]
@@ -132,9 +114,7 @@ def test_sums_are_divided_by_the_weight_of_the_whole_batch(
 
 @pytest.mark.training
 @pytest.mark.parametrize("name", in_tiers(FROZEN, FROZEN.keys() & USUAL))
-def test_frozen_parameters_learn_nothing_in_any_layout(
-    found: list[dict[str, Any]], name: str
-) -> None:
+def test_frozen_parameters_learn_nothing_in_any_layout(found: list[dict[str, Any]], name: str) -> None:
     """The others have the gradients of one process."""
     for one in found:
         assert "error" not in one[name], one[name]
@@ -166,9 +146,7 @@ def test_loss_that_draws_numbers_is_taken(found: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.training
-def test_evaluation_is_the_mean_over_the_valid_targets_of_the_rows(
-    found: list[dict[str, Any]],
-) -> None:
+def test_evaluation_is_the_mean_over_the_valid_targets_of_the_rows(found: list[dict[str, Any]]) -> None:
     """Of the whole batch, if a data rank has all; with context, each rank has some of them."""
     assert CASES.keys() >= USUAL
     for name in ("context, more ignored", "context x pipeline, more ignored"):

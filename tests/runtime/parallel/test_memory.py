@@ -32,7 +32,7 @@ def test_bytes_of_a_step_are_those_planned(in_world: Any, tmp_path: Path, name: 
     found, planned = measure(in_world, tmp_path, case), planned_bytes(case)
     ratios = {key: found[key] / planned[key] for key in planned if planned[key] > LEAST}
     assert set(ratios) >= {"step"}
-    assert all(abs(one - 1) <= WITHIN for one in ratios.values()), (ratios, found["tensors"])
+    assert all(abs(ratio - 1) <= WITHIN for ratio in ratios.values()), (ratios, found["tensors"])
 
 
 @thorough

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import Parallel, Recompute
-from hpckit.runtime.model_check.model_fit import fake_group
-from hpckit.runtime.parallel.build import build_seeded, lay_out
+from hpckit.runtime.model_check.model_fit import fake_process_group
+from hpckit.runtime.parallel.build import build_seeded_model, lay_out_model
 from hpckit.runtime.parallel.mesh import RankMesh
 
 BLOCKS = 2
@@ -41,10 +41,10 @@ class CountedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def operations(recompute: Recompute) -> Counter[str]:
     """Return the operations of one forward and backward pass."""
     layout = Layout(shard=2)
-    with fake_group(0, layout.world_size):
+    with fake_process_group(0, layout.world_size):
         mesh = RankMesh(layout, torch.device("cpu"), 0)
-        model = build_seeded(lambda: ByteModel(blocks=BLOCKS), 1)
-        module = lay_out(model, plan(), mesh, Parallel(recompute=recompute)).module
+        model = build_seeded_model(lambda: ByteModel(blocks=BLOCKS), 1)
+        module = lay_out_model(model, plan(), mesh, Parallel(recompute=recompute)).module
         text = torch.arange(2 * LENGTH).view(2, LENGTH) % VALUES
         seen = CountedOperations()  # type: ignore[no-untyped-call]
         seen.counts = Counter()

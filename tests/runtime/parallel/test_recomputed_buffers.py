@@ -12,8 +12,8 @@ from torch.utils.checkpoint import CheckpointError
 from hpckit.errors import RunError
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.parallel.settings import Parallel, Recompute
-from hpckit.runtime.parallel.recompute import prepare_unit
-from hpckit.runtime.parallel.step_errors import explain_errors
+from hpckit.runtime.parallel.recompute import recompute_and_compile_unit
+from hpckit.runtime.parallel.step_errors import explain_torch_errors
 
 
 class Normed(nn.Module):
@@ -51,7 +51,7 @@ def test_running_statistics_are_measured_once(kind: Recompute) -> None:
     plain = Normed()
     nn.init.zeros_(plain.linear.bias)
     recomputed = copy.deepcopy(plain)
-    prepare_unit(recomputed, Parallel(recompute=kind))
+    recompute_and_compile_unit(recomputed, Parallel(recompute=kind))
     wanted, found = trained(plain), trained(recomputed)
     assert wanted.keys() == found.keys()
     for name, one in wanted.items():
@@ -63,7 +63,7 @@ def test_copy_of_a_unit_computes_with_its_own_parameters(kind: Recompute) -> Non
     """An average of weights, made by `copy.deepcopy`: not with those that go on learning."""
     torch.manual_seed(0)
     unit = Normed()
-    prepare_unit(unit, Parallel(recompute=kind))
+    recompute_and_compile_unit(unit, Parallel(recompute=kind))
     average = copy.deepcopy(unit)
     rows = torch.randn(6, 4)
     before = average(rows)
@@ -79,13 +79,10 @@ def test_what_the_compiler_cannot_do_is_an_error_with_what_helps() -> None:
     """Only with parallel.compile; the user's own errors stay what they are."""
     blocks = Parallel(compile=True, recompute=Recompute.blocks)
     words = "could not train a compiled unit: other metadata"
-    with (
-        pytest.raises(RunError, match=words) as told,
-        explain_errors(blocks, Layout(context=2), None),
-    ):
+    with pytest.raises(RunError, match=words) as told, explain_torch_errors(blocks, Layout(context=2), None):
         raise CheckpointError("other\nmetadata")
     assert "parallel.compile=false" in str(told.value.hint)
-    with pytest.raises(CheckpointError), explain_errors(Parallel(), Layout(), None):
+    with pytest.raises(CheckpointError), explain_torch_errors(Parallel(), Layout(), None):
         raise CheckpointError("other metadata")
-    with pytest.raises(ZeroDivisionError), explain_errors(blocks, Layout(), None):
+    with pytest.raises(ZeroDivisionError), explain_torch_errors(blocks, Layout(), None):
         raise ZeroDivisionError

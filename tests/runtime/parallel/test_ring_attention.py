@@ -36,26 +36,20 @@ PARTS = {"short": {"part": 256}, "long": {"part": 1024}}
 
 
 @pytest.fixture(
-    scope="module",
-    name="found",
-    params=[pytest.param(2, marks=thorough), 3, pytest.param(4, marks=thorough)],
+    scope="module", name="found", params=[pytest.param(2, marks=thorough), 3, pytest.param(4, marks=thorough)]
 )
 def found_fixture(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, in_world: Any
 ) -> list[dict[str, Any]]:
     """Return what each rank of a world found, by case."""
     folder = tmp_path_factory.mktemp("ring")
-    found: list[dict[str, Any]] = in_world(
-        folder, CASES, ranks=request.param, program="ring_program.py"
-    )
+    found: list[dict[str, Any]] = in_world(folder, CASES, ranks=request.param, program="ring_program.py")
     return found
 
 
 @pytest.mark.training
 @pytest.mark.parametrize("name", CASES)
-def test_ring_attention_computes_what_one_process_computes(
-    found: list[dict[str, Any]], name: str
-) -> None:
+def test_ring_attention_computes_what_one_process_computes(found: list[dict[str, Any]], name: str) -> None:
     """Output and gradients, in float64 to 1e-12; in other types by their digits."""
     case = CASES[name]
     dtype = case.get("dtype", "float64")

@@ -13,23 +13,11 @@ TENSOR, CONTEXT = {"tensor": 2}, {"context": 2}
 WRONG: dict[str, dict[str, Any]] = {
     "fixed heads": {"layout": TENSOR, "way": "fixed heads"},
     "fused": {"layout": TENSOR, "way": "fused"},
-    "fused, without sequence": {
-        "layout": TENSOR,
-        "way": "fused",
-        "parallel": {"sequence": False},
-    },
+    "fused, without sequence": {"layout": TENSOR, "way": "fused", "parallel": {"sequence": False}},
     "by hand": {"layout": CONTEXT, "way": "by hand"},
     "shift": {"layout": CONTEXT, "way": "shift"},
-    "shift, recomputed": {
-        "layout": CONTEXT,
-        "way": "shift",
-        "parallel": {"recompute": "blocks"},
-    },
-    "fixed heads, bf16": {
-        "layout": TENSOR,
-        "way": "fixed heads",
-        "parallel": {"params": "bf16"},
-    },
+    "shift, recomputed": {"layout": CONTEXT, "way": "shift", "parallel": {"recompute": "blocks"}},
+    "fixed heads, bf16": {"layout": TENSOR, "way": "fixed heads", "parallel": {"params": "bf16"}},
 }
 OUTSIDE: dict[str, dict[str, Any]] = {
     name: {"layout": CONTEXT, "way": way, "parallel": settings}
@@ -51,11 +39,7 @@ RIGHT: dict[str, dict[str, Any]] = {
         "bf16 context": {"layout": CONTEXT, "way": "", "parallel": {"params": "bf16"}},
         "dropout": {"layout": CONTEXT, "way": "dropout"},
         "drawn": {"layout": CONTEXT, "way": "drawn"},
-        "counted, off": {
-            "layout": CONTEXT,
-            "way": "counted places",
-            "parallel": {"self_check": False},
-        },
+        "counted, off": {"layout": CONTEXT, "way": "counted places", "parallel": {"self_check": False}},
         "counting": {"layout": TENSOR, "way": "counting"},
         "fixed heads, data": {"layout": {"shard": 2}, "way": "fixed heads"},
         "off": {"layout": TENSOR, "way": "fixed heads", "parallel": {"self_check": False}},
@@ -67,9 +51,7 @@ PROGRAM = "self_check_program.py"
 
 @pytest.mark.training
 @pytest.mark.parametrize("name", WRONG)
-def test_unit_that_computes_something_else_is_refused(
-    found: list[dict[str, Any]], name: str
-) -> None:
+def test_unit_that_computes_something_else_is_refused(found: list[dict[str, Any]], name: str) -> None:
     """On every rank, with the unit, the layout, how far off it is, and likely causes."""
     axis = next(iter(WRONG[name]["layout"]))
     for one in found:
@@ -83,9 +65,7 @@ def test_unit_that_computes_something_else_is_refused(
 
 @pytest.mark.training
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_positions_that_a_rank_counts_for_itself_are_refused(
-    found: list[dict[str, Any]], name: str
-) -> None:
+def test_positions_that_a_rank_counts_for_itself_are_refused(found: list[dict[str, Any]], name: str) -> None:
     """Outside of units, too: the commonest slip when an older model is given a context."""
     for one in found:
         assert one[name].get("error") == "RunError", one[name]

@@ -23,10 +23,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "rows": ({"full": 8, "parallel": TREE, "wrong": "other rows", "rows": 24}, "whole groups"),
     "groups": ({"full": 8, "parallel": TREE, "rows": 20}, "20 rows is not 8 equal groups"),
     "more ranks": ({"full": 1, "parallel": TREE}, "there are 2 data ranks"),
-    "own backward": (
-        {"full": 2, "parallel": TREE, "wrong": "own backward"},
-        "summed by run.train_step only",
-    ),
+    "own backward": ({"full": 2, "parallel": TREE, "wrong": "own backward"}, "summed by run.train_step only"),
 }
 
 
@@ -56,14 +53,12 @@ def hashes(found: dict[int, list[dict[str, Any]]], name: str) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("name", ["tree", "four groups of two", "accumulated", "partly used"])
-def test_number_of_replicas_changes_no_bit(
-    found: dict[int, list[dict[str, Any]]], name: str
-) -> None:
+def test_number_of_replicas_changes_no_bit(found: dict[int, list[dict[str, Any]]], name: str) -> None:
     """Parameters after five steps of AdamW with clipping, losses and norms; three replicas, too."""
     assert hashes(found, name).keys() >= {*WORLDS}
     assert len(set(hashes(found, name).values())) == 1
     losses = [each[0][name]["losses"] for each in found.values() if name in each[0]]
-    assert all(one == losses[0] for one in losses)
+    assert all(loss == losses[0] for loss in losses)
 
 
 @thorough
@@ -74,22 +69,17 @@ def test_groups_of_microbatches_are_those_of_twice_the_replicas(
     assert hashes(found, "four groups of two")[1] == hashes(found, "tree")[8]
 
 
-def test_fast_sums_depend_on_the_number_of_replicas(
-    found: dict[int, list[dict[str, Any]]],
-) -> None:
+def test_fast_sums_depend_on_the_number_of_replicas(found: dict[int, list[dict[str, Any]]]) -> None:
     """So that the test above can fail; the losses are nearly the same all the same."""
     assert len(set(hashes(found, "fast").values())) > 1
     for each in found.values():
         tree, fast = (
-            [float.fromhex(loss) for loss, _ in each[0][name]["losses"]]
-            for name in ("tree", "fast")
+            [float.fromhex(loss) for loss, _ in each[0][name]["losses"]] for name in ("tree", "fast")
         )
         assert tree == pytest.approx(fast, abs=1e-4)
 
 
-def test_parameters_without_a_gradient_stay_without(
-    found: dict[int, list[dict[str, Any]]],
-) -> None:
+def test_parameters_without_a_gradient_stay_without(found: dict[int, list[dict[str, Any]]]) -> None:
     """What no row of any rank used has none, so that an optimizer passes over it."""
     for ranks in WORLDS:
         assert found[ranks][0]["partly used"]["unused"] == ["module.unused"]

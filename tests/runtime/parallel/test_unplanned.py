@@ -28,10 +28,7 @@ def found_fixture(in_world: Any, tmp_path_factory: pytest.TempPathFactory) -> An
     del right[f"scale {WHOLE}"]  # is refused
     right |= {f"{way} {WHOLE}": (way, WHOLE) for way in WHOLE_ONLY}
     wrong = {f"{way} refused": (way, settings) for way, (settings, _) in NAMED.items()}
-    cases = {
-        name: {"way": way, "parallel": settings}
-        for name, (way, settings) in (right | wrong).items()
-    }
+    cases = {name: {"way": way, "parallel": settings} for name, (way, settings) in (right | wrong).items()}
     folder = tmp_path_factory.mktemp("unplanned")
     return in_world(folder, cases, ranks=2, program="unplanned_program.py")[0]
 

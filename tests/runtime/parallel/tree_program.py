@@ -73,8 +73,8 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
         seconds.append(time.monotonic() - begun)
         losses.append([float(loss).hex(), float(norm).hex()])
     found = hashlib.sha256()
-    for one in model.parameters():
-        found.update(one.detach().numpy().tobytes())
+    for parameter in model.parameters():
+        found.update(parameter.detach().numpy().tobytes())
     return {
         "hash": found.hexdigest(),
         "losses": losses,

@@ -129,7 +129,7 @@ def plan_for(way: str) -> Any:
     columns = ("query", "key", "value", "up")
     found = replace(
         plan(),
-        columns=(*(f"blocks.*.{one}" for one in columns), "head"),
+        columns=(*(f"blocks.*.{column}" for column in columns), "head"),
         rows=("blocks.*.out", "blocks.*.down", "embed"),
         sequence=("blocks.*.norm1", "blocks.*.norm2", "norm"),
     )

@@ -12,8 +12,8 @@ import pytest
 from tiers import thorough
 
 from hpckit.model.environment.health import DeviceSpeed
-from hpckit.runtime.preflight.device_speed import cpu_model, measure
-from hpckit.runtime.preflight.speeds import MARK, end_device, start_device
+from hpckit.runtime.preflight.device_speed import measure_device, read_cpu_model
+from hpckit.runtime.preflight.speeds import MARK, end_measurement_and_read_speed, start_device_measurement
 
 INTEL = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Gold 6148\n\nprocessor\t: 1\n"
 ARM = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n\n"
@@ -27,13 +27,13 @@ def test_cpus_are_named_by_their_model(tmp_path: Path, text: str | None, model: 
     """As the kernel tells it; nothing is an error."""
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)
-    assert cpu_model(tmp_path / "cpuinfo") == model
+    assert read_cpu_model(tmp_path / "cpuinfo") == model
 
 
 def test_measured_cpus_have_the_name_of_their_model() -> None:
     """A healthy older CPU is slower than a newer one, and no finding."""
-    found = measure("cpu", 1, 0.1)
-    assert (found.device, found.name) == ("cpu", cpu_model())
+    found = measure_device("cpu", 1, 0.1)
+    assert (found.device, found.name) == ("cpu", read_cpu_model())
 
 
 def run_devices(folder: Path, count: int, *, of: int, limit_s: float) -> list[DeviceSpeed]:
@@ -41,9 +41,10 @@ def run_devices(folder: Path, count: int, *, of: int, limit_s: float) -> list[De
     deadline = time.monotonic() + limit_s
     store = [str(of), str(folder / "store")]
     started = [
-        start_device(os.environ, ["cpu", "1", "4.0", str(place), *store]) for place in range(count)
+        start_device_measurement(os.environ, ["cpu", "1", "4.0", str(place), *store])
+        for place in range(count)
     ]
-    return [end_device("cpu", process, deadline) for process in started]
+    return [end_measurement_and_read_speed("cpu", process, deadline) for process in started]
 
 
 @thorough
@@ -71,5 +72,5 @@ def test_answer_that_cannot_be_read_is_told_as_that() -> None:
     words = [sys.executable, "-c", f"print({MARK!r} + '{{}}')"]
     pipe = subprocess.PIPE
     process = subprocess.Popen(words, stdout=pipe, stderr=pipe, encoding="utf-8")
-    found = end_device("cpu", process, time.monotonic() + 60)
+    found = end_measurement_and_read_speed("cpu", process, time.monotonic() + 60)
     assert "its answer cannot be read" in found.problem

@@ -44,7 +44,7 @@ def fake(library: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeNvm
 def answer(probe: ProbeOrder, *xids: XidSeen, limit_s: float = 30.0) -> messages.Inspected:
     """Return what an agent answers, after a trip through the channel."""
     order = replace(ORDER, limit_s=limit_s)
-    said = asyncio.run(inspection.inspect(order, replace(probe, limit_s=limit_s), xids))
+    said = asyncio.run(inspection.inspect_node(order, replace(probe, limit_s=limit_s), xids))
     decoded = messages.decode_message(messages.encode_message(said))
     assert isinstance(decoded, messages.Inspected)
     return decoded
@@ -97,9 +97,7 @@ def test_foreign_process_is_seen_after_some_looks(fake: FakeNvml, probe: ProbeOr
     assert told.took_s > 3
 
 
-def test_driver_that_hangs_costs_the_answer_and_not_the_agent(
-    fake: FakeNvml, probe: ProbeOrder
-) -> None:
+def test_driver_that_hangs_costs_the_answer_and_not_the_agent(fake: FakeNvml, probe: ProbeOrder) -> None:
     """The process is ended when its time is over; the answer says so."""
     fake.change({"hang.nvmlDeviceGetCount_v2": 60})
     told = answer(probe, limit_s=2.0)
@@ -162,7 +160,7 @@ def test_nodes_add_with_their_neighbours_and_one_that_is_away_costs_only_its_pai
         ]
 
         async def all_at_once() -> list[messages.PairsMeasured]:
-            return list(await asyncio.gather(*map(inspection.measure_pairs, orders)))
+            return list(await asyncio.gather(*map(inspection.measure_rates_with_paired_nodes, orders)))
 
         told = asyncio.run(all_at_once())
     for one in told:

@@ -146,9 +146,7 @@ def test_loss_of_the_user_may_take_any_targets(run: Any, model: Any, targets: An
     assert float(run.evaluate(model, X, targets, loss=squared)) > 0
 
 
-@pytest.mark.parametrize(
-    "value", [2, 2.0, True, np.float32(2), np.array(2.0), torch.tensor([2]), [2]]
-)
+@pytest.mark.parametrize("value", [2, 2.0, True, np.float32(2), np.array(2.0), torch.tensor([2]), [2]])
 def test_mean_takes_one_number_of_any_kind(run: Any, value: Any) -> None:
     """Of Python, numpy and torch."""
     assert run.mean(value) == float(torch.as_tensor(value))

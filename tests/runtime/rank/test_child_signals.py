@@ -20,7 +20,7 @@ from hpckit.model.launch import Resources
 
 RANK = """
 import multiprocessing, os, signal, subprocess, sys, threading, time
-from hpckit.runtime.rank.child_signals import ignore, shield_children
+from hpckit.runtime.rank.child_signals import ignore_signal, shield_children_from_signals
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # at once: processes share it
@@ -68,8 +68,8 @@ def run_in_thread(target):
 box = []
 fork = multiprocessing.get_context("fork")
 for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-    signal.signal(number, ignore)  # what ranks do in their step loop
-shield_children()
+    signal.signal(number, ignore_signal)  # what ranks do in their step loop
+shield_children_from_signals()
 """
 TERMINATE = "sys.stdin.readline(); process.terminate(); process.join(); say(process.exitcode)"
 LOADER = """
@@ -191,10 +191,7 @@ def notify(*pids: int) -> None:
     [
         ("process = run(idle)", -signal.SIGTERM),
         ("process = run(last_words)", 0),
-        (
-            "process = run_in_thread(idle)",
-            -signal.SIGTERM,
-        ),
+        ("process = run_in_thread(idle)", -signal.SIGTERM),
     ],
     ids=["by default", "with a handler", "from a thread that ended"],
 )
@@ -245,9 +242,7 @@ def test_grandchildren_outlive_a_notice(start: Callable[..., Rank]) -> None:
     assert rank.process.wait(timeout=LIMIT_S) == 0
 
 
-@pytest.mark.parametrize(
-    ("target", "said"), [("with_program", "program ended"), ("with_fork", "fork ended")]
-)
+@pytest.mark.parametrize(("target", "said"), [("with_program", "program ended"), ("with_fork", "fork ended")])
 def test_what_children_start_by_themselves_can_be_ended(
     start: Callable[..., Rank], target: str, said: str
 ) -> None:
@@ -281,9 +276,7 @@ def notify_until_gone(rank: Rank, pid: int) -> None:
 
 @pytest.mark.training
 @pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=thorough)])
-def test_data_loader_goes_on_to_the_boundary(
-    start: Callable[..., Rank], tmp_path: Path, method: str
-) -> None:
+def test_data_loader_goes_on_to_the_boundary(start: Callable[..., Rank], tmp_path: Path, method: str) -> None:
     """A notice to workers alone changes nothing; one to all lets the rank leave at a boundary.
 
     No batch is lost, the loader ends its workers as always, and nothing of them is left.
@@ -324,10 +317,7 @@ def until_gone(rank: Rank) -> None:
 def test_spawned_children_of_a_rank_outlive_a_notice(workshop: Any, tmp_path: Path) -> None:
     """A rank's spawned child is shielded, too, from before its target runs."""
     launch = workshop.freeze(
-        SPAWNING,
-        entry_point="task:main",
-        params={"folder": str(tmp_path)},
-        resources=Resources(),
+        SPAWNING, entry_point="task:main", params={"folder": str(tmp_path)}, resources=Resources()
     )
     supervisor = workshop.start(launch)
     while not (tmp_path / "idle").exists():
@@ -336,6 +326,6 @@ def test_spawned_children_of_a_rank_outlive_a_notice(workshop: Any, tmp_path: Pa
     notify(int((tmp_path / "idle").read_text()))
     (tmp_path / "end").touch()
     output, _ = supervisor.communicate(timeout=120)
-    log = launch.paths.run(0).attempt(1).round(0).log(0).read_text()
+    log = launch.paths.run(0).attempt(1).round(0).rank_log(0).read_text()
     assert supervisor.returncode == 0, output + log
     assert log.splitlines()[-1] == f"ended with {-signal.SIGTERM}"

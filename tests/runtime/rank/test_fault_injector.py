@@ -17,23 +17,23 @@ from waiting import LIMIT_S, until
 
 from hpckit.errors import ConfigError
 from hpckit.model.fault import FaultTarget
-from hpckit.record.process import start_mark
-from hpckit.runtime.processes import ProcessQuery, find_processes, send
-from hpckit.runtime.rank.fault_injector import FILL_FILE, InjectedFaultError, open_injector
+from hpckit.record.process import read_process_start_id
+from hpckit.runtime.processes import ProcessQuery, find_processes, signal_processes
+from hpckit.runtime.rank.fault_injector import FILL_FILE, InjectedFaultError, make_fault_injector
 
 LOOP = """
 import os, sys, threading, time
 from pathlib import Path
-from hpckit.runtime.rank.fault_injector import open_injector
+from hpckit.runtime.rank.fault_injector import make_fault_injector
 folder, *words = sys.argv[1:]
 def beat():
     while True:
         os.write(1, b"beat\\n")
         time.sleep(0.02)
-injector = open_injector(words, Path(folder) / "chaos", 0)
+injector = make_fault_injector(words, Path(folder) / "chaos", 0)
 threading.Thread(target=beat, daemon=True).start()
 for step in range(4):
-    injector.at(step)
+    injector.inject_due_faults(step)
     os.write(1, b"step %d\\n" % step)
 """
 
@@ -57,11 +57,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     def begin(*argv: str, **more: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            argv,
-            env={**os.environ, **more},
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+            argv, env={**os.environ, **more}, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
         started.append(process)
         return process
@@ -75,23 +71,23 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 def test_injector_without_faults_does_nothing(tmp_path: Path) -> None:
     """No words: no file, no fault, whatever the step."""
-    injector = open_injector([], tmp_path / "chaos", 0)
+    injector = make_fault_injector([], tmp_path / "chaos", 0)
     for step in range(1000):
-        injector.at(step)
+        injector.inject_due_faults(step)
     assert (injector.poisoned, list(tmp_path.iterdir())) == (False, [])
 
 
 def test_injector_leaves_other_ranks_alone(tmp_path: Path) -> None:
     """A fault of rank 1 does not happen to rank 0."""
-    open_injector(["raise rank=1 step=0"], tmp_path / "chaos", 0).at(0)
+    make_fault_injector(["raise rank=1 step=0"], tmp_path / "chaos", 0).inject_due_faults(0)
     with pytest.raises(InjectedFaultError):
-        open_injector(["raise rank=1 step=0"], tmp_path / "chaos", 1).at(0)
+        make_fault_injector(["raise rank=1 step=0"], tmp_path / "chaos", 1).inject_due_faults(0)
 
 
 def test_injector_refuses_words_that_are_no_fault(tmp_path: Path) -> None:
     """Nobody trains for hours in the belief that a fault was planned."""
     with pytest.raises(ConfigError, match="begins with 'explode'"):
-        open_injector(["explode step=1"], tmp_path / "chaos", 0)
+        make_fault_injector(["explode step=1"], tmp_path / "chaos", 0)
 
 
 @pytest.mark.parametrize(
@@ -180,21 +176,21 @@ def test_stop_freezes_the_rank_until_it_is_continued(
 
 def test_nan_poisons_from_its_step_on(tmp_path: Path) -> None:
     """The flag is up once the step is reached, and stays up."""
-    injector = open_injector(["nan step=2"], tmp_path / "chaos", 0)
+    injector = make_fault_injector(["nan step=2"], tmp_path / "chaos", 0)
     seen = []
     for step in range(4):
-        injector.at(step)
+        injector.inject_due_faults(step)
         seen.append(injector.poisoned)
     assert seen == [False, False, True, True]
 
 
 def test_leak_takes_more_memory_each_step(tmp_path: Path) -> None:
     """Resident memory grows by what was asked for, step by step."""
-    injector = open_injector(["leak step=0 mb_per_step=8"], tmp_path / "chaos", 0)
-    injector.at(0)
+    injector = make_fault_injector(["leak step=0 mb_per_step=8"], tmp_path / "chaos", 0)
+    injector.inject_due_faults(0)
     before = resident_mb()
     for step in range(1, 5):
-        injector.at(step)
+        injector.inject_due_faults(step)
     assert resident_mb() - before == pytest.approx(32, abs=6)
 
 
@@ -206,7 +202,7 @@ def resident_mb() -> float:
 def test_fill_disk_takes_so_much_and_gives_it_back(tmp_path: Path) -> None:
     """A limit is kept to the byte; after `seconds` the space is free again."""
     words = f"fill_disk step=0 folder={tmp_path} limit_mb=3 seconds=0.3"
-    open_injector([words], tmp_path / "chaos", 0).at(0)
+    make_fault_injector([words], tmp_path / "chaos", 0).inject_due_faults(0)
     (file,) = tmp_path.glob(f"{FILL_FILE}*")
     assert file.stat().st_blocks * 512 >= 3 << 20
     assert file.stat().st_size == 3 << 20
@@ -222,7 +218,7 @@ def test_fill_disk_leaves_no_room_at_all(tmp_path: Path) -> None:
     if subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("this container mounts nothing")
     try:
-        open_injector([f"fill_disk step=0 folder={small}"], tmp_path / "chaos", 0).at(0)
+        make_fault_injector([f"fill_disk step=0 folder={small}"], tmp_path / "chaos", 0).inject_due_faults(0)
         with pytest.raises(OSError, match="No space left"):
             (small / "more").write_bytes(b"x" * 8192)
     finally:
@@ -263,9 +259,7 @@ def test_ranks_are_found_through_a_link(
     pid = rank(start, attempt, 0)
     (tmp_path / "link").symlink_to(tmp_path / "launch")
     elsewhere = tmp_path / "link" / attempt.relative_to(tmp_path / "launch")
-    assert find_processes(ProcessQuery(target=FaultTarget.rank, attempt=elsewhere, rank=0)) == (
-        pid,
-    )
+    assert find_processes(ProcessQuery(target=FaultTarget.rank, attempt=elsewhere, rank=0)) == (pid,)
 
 
 def test_agents_are_found_by_words_and_node(
@@ -292,12 +286,10 @@ def test_supervisor_is_found_only_while_it_is_itself(
 ) -> None:
     """A pid taken over by another process is nobody."""
     pid = start("sleep", "600").pid
-    right, wrong = (pid, start_mark(pid) or ""), (pid, "1")
+    right, wrong = (pid, read_process_start_id(pid) or ""), (pid, "1")
     for process, found in ((right, (pid,)), (wrong, ())):
         assert (
-            find_processes(
-                ProcessQuery(target=FaultTarget.supervisor, attempt=attempt, process=process)
-            )
+            find_processes(ProcessQuery(target=FaultTarget.supervisor, attempt=attempt, process=process))
             == found
         )
 
@@ -310,8 +302,8 @@ def test_finder_works_as_a_program_on_another_node(
     wanted = ProcessQuery(target=FaultTarget.rank, attempt=attempt, rank=5)
     program = [sys.executable, "-P", "-m", "hpckit.runtime.processes"]
     for number, found in ((0, [pid]), (signal.SIGKILL, [pid])):
-        argv = [*program, str(int(number)), *wanted.words()]
+        argv = [*program, str(int(number)), *wanted.to_command_words()]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
         assert json.loads(done.stdout) == found
-    until(lambda: start_mark(pid) is None)
-    assert send(wanted, 0) == ()
+    until(lambda: read_process_start_id(pid) is None)
+    assert signal_processes(wanted, 0) == ()

@@ -15,7 +15,7 @@ from torch.optim import lr_scheduler as schedulers
 
 from hpckit.model.launch import Checkpoint
 from hpckit.model.states import RunState
-from hpckit.runtime.rank.parameters import tell_forgotten
+from hpckit.runtime.rank.parameters import warn_of_unregistered_optimizers
 
 pytestmark = pytest.mark.training
 
@@ -72,7 +72,7 @@ class Training:
     def told(self, **registered: Any) -> list[str]:
         """Return the types that are warned of after two saves."""
         told: list[str] = []
-        looks = tell_forgotten({"model": self.model, **registered}, told.append)
+        looks = warn_of_unregistered_optimizers({"model": self.model, **registered}, told.append)
         for _ in range(2):
             self.train()
             next(looks)
@@ -142,9 +142,7 @@ def with_wrapped(training: Training) -> dict[str, Any]:
         (with_wrapped, ["Outer"]),
     ],
 )
-def test_forgotten_state_is_told(
-    register: Callable[[Training], dict[str, Any]], told: list[str]
-) -> None:
+def test_forgotten_state_is_told(register: Callable[[Training], dict[str, Any]], told: list[str]) -> None:
     """What goes on between two saves and is in neither of them."""
     training = Training()
     assert training.told(**register(training)) == told
@@ -215,7 +213,7 @@ def test_forgotten_optimizer_is_not_kept_alive() -> None:
     """Its state may fill a GPU."""
     training = Training()
     told: list[str] = []
-    looks = tell_forgotten({"model": training.model}, told.append)
+    looks = warn_of_unregistered_optimizers({"model": training.model}, told.append)
     for _ in range(2):
         training.train()
         next(looks)

@@ -15,7 +15,7 @@ from waiting import LIMIT_S, until
 from hpckit.model.failure import Cause
 from hpckit.model.launch import Checkpoint, Recovery
 from hpckit.model.states import RunState
-from hpckit.record.launches import Launch, read_runs
+from hpckit.record.launches import Launch, read_run_records
 
 pytestmark = pytest.mark.training
 
@@ -81,10 +81,7 @@ def undisturbed(tmp_path_factory: Any) -> dict[int, float]:
 def keeping(ranks: Any, **params: Any) -> dict[str, Any]:
     """Return settings for two ranks that save every third step."""
     settings: dict[str, Any] = ranks(
-        2,
-        recovery=Recovery(restarts={"signal": 1}),
-        checkpoint=Checkpoint(interval_steps=3),
-        params=params,
+        2, recovery=Recovery(restarts={"signal": 1}), checkpoint=Checkpoint(interval_steps=3), params=params
     )
     return settings
 
@@ -116,7 +113,7 @@ def test_request_to_save_ends_nothing_and_costs_no_step(
     process.send_signal(signal.SIGUSR1)
     output, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, output
-    (run,) = read_runs(launch)
+    (run,) = read_run_records(launch)
     assert (run.state, run.attempt, run.round) == (RunState.completed, 1, 1)
     assert losses(launch) == undisturbed
 
@@ -132,7 +129,7 @@ def test_notice_costs_no_step(workshop: Any, ranks: Any, undisturbed: dict[int, 
     assert process.returncode == 143, output
     stopped = max(losses(launch))
     assert 4 <= stopped < STEPS - 1
-    assert read_runs(launch)[0].state is RunState.interrupted
+    assert read_run_records(launch)[0].state is RunState.interrupted
     process = workshop.start(launch)
     process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
@@ -151,9 +148,7 @@ def test_completed_state_is_saved_and_not_trained_again(workshop: Any, ranks: An
     assert begun(launch) == [0, STEPS]
 
 
-def test_damaged_checkpoint_is_passed_over(
-    workshop: Any, ranks: Any, undisturbed: dict[int, float]
-) -> None:
+def test_damaged_checkpoint_is_passed_over(workshop: Any, ranks: Any, undisturbed: dict[int, float]) -> None:
     """A flipped bit in the newest checkpoint costs its steps, is said, and is never trained on."""
     launch = workshop.freeze(TRAIN, **keeping(ranks))
     process = workshop.start(launch)
@@ -166,8 +161,8 @@ def test_damaged_checkpoint_is_passed_over(
     process = workshop.start(launch)
     process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
-    log = launch.paths.run(0).attempt(2).round(0).log(0).read_text()
-    assert "passed over a checkpoint" in log
+    log = launch.paths.run(0).attempt(2).round(0).rank_log(0).read_text()
+    assert "skipped a checkpoint" in log
     assert newest.name in log
     assert begun(launch)[1] < STEPS
     assert losses(launch) == undisturbed
@@ -227,9 +222,7 @@ def test_second_loop_over_kept_state_is_refused(workshop: Any, ranks: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "loops",
-    [{}, {"totals": "(5, 10)"}, {"totals": "(9, 9)", "last": 4}],
-    ids=["epochs", "totals", "break"],
+    "loops", [{}, {"totals": "(5, 10)"}, {"totals": "(9, 9)", "last": 4}], ids=["epochs", "totals", "break"]
 )
 def test_second_loop_is_refused_also_if_the_first_was_restored(
     workshop: Any, ranks: Any, loops: dict[str, Any]

@@ -54,9 +54,9 @@ class Attempts:
         loop = self.begin()
         todo = loop.restore()
         for step in todo[:steps]:
-            assert loop.cross(step, veto=False) is None
+            assert loop.save_and_leave_as_agreed(step, veto=False) is None
         loop.boundary.told_by = ToldBy.signal
-        farewell = loop.cross(todo[steps], veto=False)
+        farewell = loop.save_and_leave_as_agreed(todo[steps], veto=False)
         assert farewell is not None
         assert (farewell.reason, farewell.kept) == (ExitReason.left, StateKept.saved)
         return todo[0]

@@ -19,7 +19,7 @@ from hpckit.runtime.rank.live_run import LoggedMetrics
 def test_loss_that_is_a_number_or_words_is_fine(loss: object) -> None:
     """A loss that was written as a text is a number, too."""
     watch = LoggedMetrics(patience=1)
-    watch.judge_loss(loss, 3)
+    watch.refuse_non_finite_losses(loss, 3)
     assert watch.bad_losses == 0
 
 
@@ -27,11 +27,11 @@ def test_loss_that_is_a_number_or_words_is_fine(loss: object) -> None:
 def test_loss_that_is_not_finite_is_counted_until_one_is(loss: object) -> None:
     """With a patience of two the second one in a row ends the run."""
     watch = LoggedMetrics(patience=2)
-    watch.judge_loss(loss, 1)
-    watch.judge_loss(1.0, 2)
-    watch.judge_loss(loss, 3)
+    watch.refuse_non_finite_losses(loss, 1)
+    watch.refuse_non_finite_losses(1.0, 2)
+    watch.refuse_non_finite_losses(loss, 3)
     with pytest.raises(NonFiniteLossError, match="2 times in a row, last at step 4"):
-        watch.judge_loss(loss, 4)
+        watch.refuse_non_finite_losses(loss, 4)
 
 
 LOSSES = """

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from hpckit.model.messages import Reported
-from hpckit.runtime.rank.live_run import LoggedMetrics, plain_metric
+from hpckit.runtime.rank.live_run import LoggedMetrics, to_plain_metric
 
 
 def _reported(steps: range) -> list[int]:
     reporting = LoggedMetrics(reported="loss")
-    found = [reporting.report(step, {"loss": 1.0}) for step in steps]
+    found = [reporting.choose_metrics_to_report(step, {"loss": 1.0}) for step in steps]
     return [report.step for report in found if report is not None]
 
 
@@ -35,23 +35,23 @@ def test_reports_of_runs_that_log_alike_are_of_the_same_steps() -> None:
 def test_what_is_no_finite_number_is_not_reported(value: object) -> None:
     """A study cannot compare it; the next number at that step still counts."""
     reporting = LoggedMetrics(reported="loss")
-    assert reporting.report(3, {"loss": value}) is None
-    assert reporting.report(3, {"other": 1.0}) is None
-    assert reporting.report(None, {"loss": 1.0}) is None
-    assert reporting.report(3, {"loss": 1}) == Reported(step=3, value=1.0)
+    assert reporting.choose_metrics_to_report(3, {"loss": value}) is None
+    assert reporting.choose_metrics_to_report(3, {"other": 1.0}) is None
+    assert reporting.choose_metrics_to_report(None, {"loss": 1.0}) is None
+    assert reporting.choose_metrics_to_report(3, {"loss": 1}) == Reported(step=3, value=1.0)
 
 
 def test_nothing_is_reported_where_nobody_judges() -> None:
     """Without a metric's name, logging stays what it was."""
-    assert LoggedMetrics().report(0, {"loss": 1.0}) is None
+    assert LoggedMetrics().choose_metrics_to_report(0, {"loss": 1.0}) is None
 
 
 def test_numbers_that_nothing_holds_are_not_reported() -> None:
     """They would end the training that logs them, or be no message."""
     reporting = LoggedMetrics(reported="loss")
-    assert reporting.report(0, {"loss": 10**400}) is None
-    assert reporting.report(2**63, {"loss": 1.0}) is None
-    assert reporting.report(2**62, {"loss": 1.0}) is not None
+    assert reporting.choose_metrics_to_report(0, {"loss": 10**400}) is None
+    assert reporting.choose_metrics_to_report(2**63, {"loss": 1.0}) is None
+    assert reporting.choose_metrics_to_report(2**62, {"loss": 1.0}) is not None
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_numbers_that_nothing_holds_are_not_reported() -> None:
 def test_value_that_is_no_single_one_is_refused_by_name(value: object, said: str) -> None:
     """Torch's own error names neither the metric nor the shape."""
     with pytest.raises(TypeError) as caught:
-        plain_metric("acc", value)
+        to_plain_metric("acc", value)
     assert str(caught.value).startswith(f"run.log(acc=…) got a {said}; allowed are")
 
 
 def test_value_of_one_element_is_recorded_as_a_number() -> None:
     """Of any shape; what is not finite is a text, which JSON can hold."""
-    assert plain_metric("loss", torch.tensor([[2.5]])) == 2.5
-    assert plain_metric("loss", np.float32("nan")) == "nan"
-    assert [plain_metric("loss", one) for one in (10**400, -(10**400))] == ["inf", "-inf"]
-    assert plain_metric("count", 10**300) == 10**300
+    assert to_plain_metric("loss", torch.tensor([[2.5]])) == 2.5
+    assert to_plain_metric("loss", np.float32("nan")) == "nan"
+    assert [to_plain_metric("loss", one) for one in (10**400, -(10**400))] == ["inf", "-inf"]
+    assert to_plain_metric("count", 10**300) == 10**300

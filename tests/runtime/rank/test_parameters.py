@@ -10,7 +10,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from hpckit.errors import UsageError
 from hpckit.model.parallel.layout import Layout
-from hpckit.runtime.rank.parameters import check_state, layout_told
+from hpckit.runtime.rank.parameters import build_layout_message, check_state_object
 
 TIED = (("embed.weight", "head.weight"),)
 
@@ -24,7 +24,7 @@ def test_copy_on_another_stage_is_no_further_part_of_the_model() -> None:
     """It is held, and counts for the memory; the model is as large as on one rank."""
     first, last = stage("embed", "a"), stage("b", "head")
     layout = Layout(pipeline=2)
-    told = [layout_told(rank, layout, [one], TIED) for rank, one in enumerate((first, last))]
+    told = [build_layout_message(rank, layout, [one], TIED) for rank, one in enumerate((first, last))]
     assert [one.held for one in told] == [24, 24]
     assert sum(one.whole for one in told) == 36
 
@@ -33,7 +33,7 @@ def test_tied_parameter_that_a_rank_has_twice_counts_once() -> None:
     """As one rank alone has it, and also where the model is wrapped."""
     whole = stage("embed", "a", "b", "head")
     whole["head"].weight = whole["embed"].weight
-    told = layout_told(0, Layout(), [nn.ModuleDict({"module": whole})], TIED)
+    told = build_layout_message(0, Layout(), [nn.ModuleDict({"module": whole})], TIED)
     assert (told.held, told.whole) == (36, 36)
 
 
@@ -42,7 +42,7 @@ def test_module_of_an_average_is_refused() -> None:
     model = nn.Linear(2, 2)
     average = AveragedModel(model)
     with pytest.raises(UsageError, match="the module of an AveragedModel") as caught:
-        check_state("ema", average.module, 1)
+        check_state_object("ema", average.module, 1)
     assert "run.state(ema=average)" in (caught.value.hint or "")
     for one in (average, model, copy.deepcopy(average.module)):
-        check_state("ema", one, 1)
+        check_state_object("ema", one, 1)

@@ -24,11 +24,11 @@ from hpckit.model.launch import DeviceKind
 from hpckit.model.rank import RankInfo, RankSource
 from hpckit.runtime.rank.process_group import (
     FileRendezvous,
-    backend_of,
-    check_in,
+    build_rank_identity,
+    check_all_ranks_present,
+    choose_backends,
     choose_device,
-    identity,
-    make_store,
+    open_store,
 )
 
 SHORT = timedelta(seconds=1)
@@ -38,15 +38,13 @@ CPU = torch.device("cpu")
 def info(rank: int, world_size: int = 3, **more: Any) -> RankInfo:
     """Return a rank of a world on one node."""
     shape = {"local_rank": rank, "local_world_size": world_size, "node_rank": 0, "num_nodes": 1}
-    return RankInfo(
-        **{"rank": rank, "world_size": world_size, "source": RankSource.agent, **shape, **more}
-    )
+    return RankInfo(**{"rank": rank, "world_size": world_size, "source": RankSource.agent, **shape, **more})
 
 
 def _come(port: int, one: RankInfo, me: dict[str, Any], timeout: timedelta) -> str:
     store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=10))
     try:
-        check_in(store, one, me, timeout)
+        check_all_ranks_present(store, one, me, timeout)
     except RendezvousError as error:
         return error.message
     return "fine"
@@ -61,7 +59,7 @@ def _gather(comers: list[tuple[RankInfo, dict[str, Any]]], timeout: timedelta) -
 
 
 def _world(*ranks: int) -> list[tuple[RankInfo, dict[str, Any]]]:
-    return [(info(rank), identity(info(rank), CPU)) for rank in ranks]
+    return [(info(rank), build_rank_identity(info(rank), CPU)) for rank in ranks]
 
 
 def test_check_in_lets_a_whole_world_pass() -> None:
@@ -72,13 +70,13 @@ def test_check_in_lets_a_whole_world_pass() -> None:
 def test_check_in_names_the_missing_rank() -> None:
     """A rank that does not come is named by all that did, within the timeout."""
     for words in _gather(_world(0, 2), SHORT):
-        assert "of 3 ranks, 1 did not come within 1 s" in words
+        assert "of 3 ranks, 1 did not connect within 1 s" in words
 
 
 def test_check_in_names_the_doubled_rank() -> None:
     """Two processes with one rank: both are named, and nobody waits for the third."""
     said = _gather(_world(0, 1, 1), timedelta(seconds=20))
-    assert all("rank 1 is there 2 times" in words for words in (said[0], said[1]) if words)
+    assert all("rank 1 was started 2 times" in words for words in (said[0], said[1]) if words)
     assert any(f"pid {os.getpid()}" in words for words in said)
 
 
@@ -155,7 +153,7 @@ def test_choose_device_says_that_the_run_was_given_no_gpu(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("HPCKIT_GPUS_ASKED", "0")
-    with pytest.raises(DeviceError, match="as it was given none") as none:
+    with pytest.raises(DeviceError, match="because the run was given none") as none:
         choose_device(DeviceKind.cuda, info(1), 0, asked=0)
     assert "resources=one_gpu" in none.value.hint
     assert choose_device(DeviceKind.auto, info(1), 0, asked=0) == torch.device("cpu")
@@ -163,8 +161,8 @@ def test_choose_device_says_that_the_run_was_given_no_gpu(monkeypatch: pytest.Mo
 
 def test_backend_follows_the_device() -> None:
     """NCCL for GPU tensors with gloo beside it; gloo alone on CPU."""
-    assert backend_of(CPU) == "gloo"
-    assert backend_of(torch.device("cuda", 0)) == "cpu:gloo,cuda:nccl"
+    assert choose_backends(CPU) == "gloo"
+    assert choose_backends(torch.device("cuda", 0)) == "cpu:gloo,cuda:nccl"
 
 
 def test_store_is_bound_before_it_is_published(tmp_path: Path) -> None:
@@ -172,17 +170,17 @@ def test_store_is_bound_before_it_is_published(tmp_path: Path) -> None:
     answered = []
 
     class Watch(FileRendezvous):
-        def publish(self, port: int) -> None:
+        def publish_port(self, port: int) -> None:
             client = TCPStore("127.0.0.1", port, is_master=False, timeout=SHORT)
             client.set("a", "b")
             answered.append(client.get("a"))
-            super().publish(port)
+            super().publish_port(port)
 
     rendezvous = Watch(tmp_path / "address.json", "127.0.0.1")
-    store = make_store(info(0), rendezvous, timedelta(seconds=5))
+    store = open_store(info(0), rendezvous, timedelta(seconds=5))
     assert answered == [b"b"]
     assert isinstance(store, TCPStore)
-    assert rendezvous.address(SHORT)[1] == store.port
+    assert rendezvous.wait_for_address(SHORT)[1] == store.port
 
 
 def listening(port: int) -> set[str]:
@@ -215,7 +213,7 @@ def test_store_of_several_nodes_listens_where_they_call(
     tmp_path: Path, shape: dict[str, Any], reached: str, bound: str
 ) -> None:
     """It asks for no secret: it is bound to one address, for one node to loopback."""
-    store = make_store(
+    store = open_store(
         info(0, **shape), FileRendezvous(tmp_path / "address.json", "n1"), timedelta(seconds=5)
     )
     assert isinstance(store, TCPStore)
@@ -225,7 +223,7 @@ def test_store_of_several_nodes_listens_where_they_call(
 
 def test_store_is_reached_where_its_address_is_translated(tmp_path: Path) -> None:
     """An address that is none of this host's own (NAT) means all interfaces."""
-    store = make_store(
+    store = open_store(
         info(0, num_nodes=2, master_addr="203.0.113.9"),
         FileRendezvous(tmp_path / "address.json", "n1"),
         SHORT,
@@ -266,7 +264,7 @@ def test_ranks_of_one_node_listen_on_loopback_alone(workshop: Any, ranks: Any) -
 def test_file_rendezvous_says_that_rank_0_did_not_publish(tmp_path: Path) -> None:
     """No address within the timeout: the file and what it needs are named."""
     with pytest.raises(RendezvousError, match=r"address\.json within 1 s"):
-        FileRendezvous(tmp_path / "address.json", "n1").address(SHORT)
+        FileRendezvous(tmp_path / "address.json", "n1").wait_for_address(SHORT)
 
 
 ATTACH = """
@@ -284,9 +282,7 @@ dist.destroy_process_group()
 
 def _attach(folder: Path, environs: list[dict[str, str]]) -> list[list[Any]]:
     """Run the script once per environment, all at once."""
-    clean = {
-        key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "HPCKIT"))
-    }
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "HPCKIT"))}
     started = [
         subprocess.Popen(
             [sys.executable, "-c", ATTACH],
@@ -315,9 +311,7 @@ def test_attach_works_under_plain_srun(tmp_path: Path) -> None:
         "SLURM_STEP_TASKS_PER_NODE": "2",
         "SLURM_NODEID": "0",
     }
-    environs = [
-        common | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(2)
-    ]
+    environs = [common | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(2)]
     said = _attach(tmp_path, environs)
     assert said == [[0, 2, "slurm_step", 2.0], [1, 2, "slurm_step", 2.0]]
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["total"] == 2.0

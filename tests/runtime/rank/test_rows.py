@@ -49,7 +49,7 @@ def test_row_with_a_step_of_ones_own_names_that_of_the_run(run: Run, tmp_path: P
         run.log(step=(step + 1) * 64, seen=1)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [(row["step"], row.get("run_step")) for row in rows] == [
-        *((0, None), (64, 0), (1, None), (128, 1)),
+        *((0, None), (64, 0), (1, None), (128, 1))
     ]
 
 

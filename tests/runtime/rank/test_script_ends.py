@@ -262,24 +262,17 @@ def leaving(shop: Workshop, loop: str, leave: str, **more: Any) -> Attempted:
 def saved_steps(ended: Attempted) -> list[int]:
     """Return the steps of the checkpoints of a run."""
     folders = ended.launch.paths.run(0).folder.rglob("step-*")
-    return sorted(int(one.name[5:13]) for one in folders if (one / "manifest.json").exists())
+    return sorted(int(folder.name[5:13]) for folder in folders if (folder / "manifest.json").exists())
 
 
 @pytest.mark.parametrize(
-    "way",
-    [one if one == "exit" else pytest.param(one, marks=thorough) for one in LEAVING],
+    "way", [one if one == "exit" else pytest.param(one, marks=thorough) for one in LEAVING]
 )
-def test_step_that_a_script_exits_in_is_trained_after_a_restart(
-    workshop: Workshop, way: str
-) -> None:
+def test_step_that_a_script_exits_in_is_trained_after_a_restart(workshop: Workshop, way: str) -> None:
     """However a script ends itself in a step: the step is repeated, not skipped."""
     patient = Recovery(restarts={"exit_code": 3, "exception": 3})
     ended = leaving(
-        workshop,
-        LEAVES_PLAINLY,
-        LEAVING[way],
-        recovery=patient,
-        checkpoint=Checkpoint(interval_steps=2),
+        workshop, LEAVES_PLAINLY, LEAVING[way], recovery=patient, checkpoint=Checkpoint(interval_steps=2)
     )
     assert ended.record.state is RunState.completed, ended.output
     assert ended.record.round == 1, "it was left once"
@@ -298,9 +291,7 @@ def test_step_that_was_left_is_not_counted_as_done(workshop: Workshop, way: str)
     assert ended.record.metrics["done"] == str([1] * 5 + [0] * 5)
 
 
-def test_script_that_keeps_a_caught_exit_and_trains_in_a_thread_completes(
-    workshop: Workshop,
-) -> None:
+def test_script_that_keeps_a_caught_exit_and_trains_in_a_thread_completes(workshop: Workshop) -> None:
     """What it caught is not how it ended, and Python waits for a thread that nobody joined."""
     ended = workshop.attempt(TRAINS_ASIDE, **ranks(1, **ATTACHED))
     assert ended.record.state is RunState.completed, ended.output
@@ -308,9 +299,7 @@ def test_script_that_keeps_a_caught_exit_and_trains_in_a_thread_completes(
 
 
 @pytest.mark.parametrize("words", [ATTACHED, {}], ids=["attach()", "function"])
-def test_a_loop_that_fails_in_a_thread_fails_its_run(
-    workshop: Workshop, words: dict[str, Any]
-) -> None:
+def test_a_loop_that_fails_in_a_thread_fails_its_run(workshop: Workshop, words: dict[str, Any]) -> None:
     """Python goes on and exits with 0; the run has not completed, and the message is its own."""
     ended = workshop.attempt(FAILS_ASIDE, **ranks(1, **words))
     assert ended.record.state is RunState.failed, ended.output
@@ -319,9 +308,7 @@ def test_a_loop_that_fails_in_a_thread_fails_its_run(
     assert (failure.cause, "bad sample" in failure.message) == (Cause.exception, True)
 
 
-def test_state_that_a_loop_was_left_with_is_saved_beside_that_of_its_boundary(
-    workshop: Workshop,
-) -> None:
+def test_state_that_a_loop_was_left_with_is_saved_beside_that_of_its_boundary(workshop: Workshop) -> None:
     """What was trained since the last save of a step is in the final state, though not counted."""
     ended = workshop.attempt(STOPS_SAVED, **ranks(1, checkpoint=Checkpoint(interval_steps=1)))
     assert ended.record.state is RunState.completed, ended.output
@@ -347,9 +334,7 @@ def test_script_that_catches_its_own_exit_completes(workshop: Workshop) -> None:
     [(NEVER, "without run.steps()"), (LATE, "run.state(ema=…) came after run.steps() had begun")],
     ids=["never", "late"],
 )
-def test_state_that_no_checkpoint_would_hold_is_an_error(
-    workshop: Workshop, code: str, words: str
-) -> None:
+def test_state_that_no_checkpoint_would_hold_is_an_error(workshop: Workshop, code: str, words: str) -> None:
     """What was registered and never saved, or too late for a restart, is told and not completed."""
     ended = workshop.attempt(code, **ranks(1))
     assert ended.record.state is RunState.failed
@@ -367,21 +352,15 @@ def test_signal_during_the_last_save_costs_nothing(workshop: Workshop) -> None:
 
 def test_noted_exit_is_still_that_of_the_interpreter() -> None:
     """Status, text and success of `sys.exit` stay what they are without hpckit."""
-    begin = "import sys\nfrom hpckit.runtime.rank.exit_status import note_exits\nnote_exits()\n"
+    begin = "import sys\nfrom hpckit.runtime.rank import exit_status\nexit_status.note_exit_calls()\n"
     for words, code in (("", 0), ("7", 7), ("'told'", 1), ("None", 0)):
         script = f"{begin}sys.exit({words})"
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (code, "told\n" if "told" in words else "")
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param({}, id="function"),
-        pytest.param(ATTACHED, id="attach", marks=thorough),
-    ],
+    "settings", [pytest.param({}, id="function"), pytest.param(ATTACHED, id="attach", marks=thorough)]
 )
 @pytest.mark.parametrize(
     ("way", "code"),
@@ -398,14 +377,10 @@ def test_child_that_was_forked_says_nothing_of_the_rank(
     ended = workshop.attempt(FORKS.replace("{way}", way), **ranks(1, **settings))
     assert ended.record.state is RunState.completed, ended.output
     assert ended.record.metrics["child"] == code
-    assert [(one.reason, one.kept) for one in ended.exits()] == [
-        (ExitReason.returned, StateKept.saved)
-    ]
+    assert [(one.reason, one.kept) for one in ended.exits()] == [(ExitReason.returned, StateKept.saved)]
 
 
-def test_rank_killed_from_outside_while_peers_are_stopped_is_the_one_named(
-    workshop: Workshop,
-) -> None:
+def test_rank_killed_from_outside_while_peers_are_stopped_is_the_one_named(workshop: Workshop) -> None:
     """The kernel kills rank 1 slowly: its peer's broken connection is told first, not blamed."""
     ended = workshop.attempt(DIES_SLOWLY, **ranks(2, recovery=NEVER_AGAIN))
     assert ended.record.state is RunState.failed, ended.output

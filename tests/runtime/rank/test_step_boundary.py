@@ -26,9 +26,9 @@ def line() -> Iterator[tuple[socket.socket, StepBoundary]]:
 def test_pruned_rank_leaves_without_a_save(line: tuple[socket.socket, StepBoundary]) -> None:
     """A verdict is no notice: nothing is kept of what nobody goes on with."""
     agent, boundary = line
-    assert boundary.agree(3, save=False) == Agreement()
+    assert boundary.agree_on_actions_before_step(3, save=False) == Agreement()
     agent.sendall(messages.encode_message(messages.Prune()) + b"\n")
-    assert boundary.agree(4, save=False) == Agreement(prune=True)
+    assert boundary.agree_on_actions_before_step(4, save=False) == Agreement(prune=True)
 
 
 def test_notice_goes_before_a_verdict(line: tuple[socket.socket, StepBoundary]) -> None:
@@ -36,7 +36,9 @@ def test_notice_goes_before_a_verdict(line: tuple[socket.socket, StepBoundary]) 
     agent, boundary = line
     for message in (messages.Prune(), messages.Notice()):
         agent.sendall(messages.encode_message(message) + b"\n")
-    assert boundary.agree(4, save=False) == Agreement(save=True, leave=True, prune=True)
+    assert boundary.agree_on_actions_before_step(4, save=False) == Agreement(
+        save=True, leave=True, prune=True
+    )
 
 
 def test_steps_that_wait_put_off_saving_and_leaving_for_a_while(
@@ -44,9 +46,9 @@ def test_steps_that_wait_put_off_saving_and_leaving_for_a_while(
 ) -> None:
     """Ranks that were asked to leave do so without a save when their patience ends."""
     agent, boundary = line
-    assert boundary.agree(3, save=True, waits=True) == Agreement()
+    assert boundary.agree_on_actions_before_step(3, save=True, waits=True) == Agreement()
     agent.sendall(messages.encode_message(messages.Notice()) + b"\n")
-    assert boundary.agree(4, save=True, waits=True) == Agreement()
-    assert boundary.agree(5, save=True) == Agreement(save=True, leave=True)
+    assert boundary.agree_on_actions_before_step(4, save=True, waits=True) == Agreement()
+    assert boundary.agree_on_actions_before_step(5, save=True) == Agreement(save=True, leave=True)
     boundary.patience_s = 0.0
-    assert boundary.agree(6, save=True, waits=True) == Agreement(leave=True)
+    assert boundary.agree_on_actions_before_step(6, save=True, waits=True) == Agreement(leave=True)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from hpckit.features.profiling.operations import read_trace
-from hpckit.features.profiling.summary import summarise
+from hpckit.features.profiling.operations import read_trace_events
+from hpckit.features.profiling.summary import summarise_trace
 from hpckit.model import messages
 from hpckit.model.settings import Profile, ProfileTool
 from hpckit.record.layout import RoundPaths
@@ -31,24 +31,24 @@ class FakeTool:
         if word == self.raises:
             raise RuntimeError(f"{word} failed\nbadly")
 
-    def begin(self) -> None:
+    def begin_profile(self) -> None:
         """Begin."""
         self._say("begin")
 
-    def record(self) -> None:
+    def record_next_step(self) -> None:
         """Record a step."""
         self._say("record")
 
-    def hold(self) -> None:
+    def stop_and_keep(self) -> None:
         """Hold."""
         self._say("hold")
 
-    def end(self) -> int:
+    def stop_and_write(self) -> int:
         """End."""
         self._say("end")
         return 12
 
-    def drop(self) -> None:
+    def stop_and_drop(self) -> None:
         """Drop."""
         self._say("drop")
 
@@ -71,10 +71,10 @@ class Rank:
         """Run the steps from first to last; hear requests at the boundary before a step."""
         for step in range(first, last + 1):
             if step in hear:
-                self.profiler.hear(hear[step])
-            self.profiler.begin(step)
+                self.profiler.accept_profile_request(hear[step])
+            self.profiler.begin_due_profile(step)
             self.tool.said.append(f"step {step}")
-            self.profiler.end(step)
+            self.profiler.end_due_profile(step)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Rank]
 
     def made(**values: Any) -> Rank:
         tool, told = FakeTool(raises=values.pop("raises", "")), list[messages.Profiled]()
-        monkeypatch.setattr(step_profiler, "recorder", lambda *_: tool)
+        monkeypatch.setattr(step_profiler, "make_recorder", lambda *_: tool)
         profiler = StepProfiler(
             rank=0,
             round=1,
@@ -120,9 +120,7 @@ def test_planned_window_begins_at_its_step(
 
 
 @pytest.mark.parametrize("heard", [9, 8])
-def test_planned_window_within_another_is_said_to_be_skipped(
-    make: Callable[..., Rank], heard: int
-) -> None:
+def test_planned_window_within_another_is_said_to_be_skipped(make: Callable[..., Rank], heard: int) -> None:
     """A request that is heard, or under way, comes first; that of the plan is answered, once."""
     rank = make(planned=Profile(at_step=10, steps=2))
     rank.loop(0, 20, {heard: order(4)})
@@ -143,17 +141,17 @@ def test_loop_that_ends_within_the_window_keeps_what_there_is(make: Callable[...
     """Fewer steps than asked for, and it says so; without a single one there is nothing."""
     rank = make()
     rank.loop(0, 4, {1: order(5)})
-    rank.profiler.finish()
-    rank.profiler.finish()
+    rank.profiler.finish_profiles()
+    rank.profiler.finish_profiles()
     (told,) = rank.told
     assert (told.profile.first_step, told.profile.steps) == (2, 3)
     assert "over after these steps" in str(told.profile.problem)
     rank.loop(5, 5, {5: order(5)})
-    rank.profiler.finish()
+    rank.profiler.finish_profiles()
     assert rank.told[1].profile.steps == 0
     assert "over before" in str(rank.told[1].profile.problem)
-    rank.profiler.hear(order(5))
-    rank.profiler.finish()
+    rank.profiler.accept_profile_request(order(5))
+    rank.profiler.finish_profiles()
     assert "over before" in str(rank.told[2].profile.problem)
 
 
@@ -161,7 +159,7 @@ def test_rank_that_is_asked_to_leave_writes_nothing(make: Callable[..., Rank]) -
     """Its time is for the state."""
     rank = make()
     rank.loop(0, 4, {1: order(9)})
-    rank.profiler.leave()
+    rank.profiler.drop_profiles()
     assert rank.tool.said[-1] == "drop"
     assert "asked to leave" in str(rank.told[0].profile.problem)
 
@@ -197,13 +195,13 @@ def test_real_profiler_writes_a_trace_of_the_window_and_nothing_else(tmp_path: P
     profiler = StepProfiler(paths=RoundPaths(tmp_path), tell=told.append)  # type: ignore[arg-type]
     for first in (0, 10):
         name = f"20260101T000000Z-{first}"
-        profiler.hear(order(3, id=name))
+        profiler.accept_profile_request(order(3, id=name))
         for step in range(first, first + 6):
-            profiler.begin(step)
+            profiler.begin_due_profile(step)
             torch.ones(64, 64) @ torch.ones(64, 64)
-            profiler.end(step)
-        file = RoundPaths(tmp_path).trace(name, 0)
-        summary = summarise(read_trace(file))
+            profiler.end_due_profile(step)
+        file = RoundPaths(tmp_path).profile_trace(name, 0)
+        summary = summarise_trace(read_trace_events(file))
         assert summary.steps == 3
         assert {one.name: one.count for one in summary.top}["aten::mm"] == 3
         assert told[-1].profile.size == file.stat().st_size
@@ -217,10 +215,10 @@ def test_folder_that_takes_no_file_costs_the_profile_alone(tmp_path: Path) -> No
     (tmp_path / "rounds").write_text("not a folder")
     paths = RoundPaths(tmp_path / "rounds")
     profiler = StepProfiler(paths=paths, tell=told.append)  # type: ignore[arg-type]
-    profiler.hear(order(1))
+    profiler.accept_profile_request(order(1))
     for step in range(4):
-        profiler.begin(step)
-        profiler.end(step)
+        profiler.begin_due_profile(step)
+        profiler.end_due_profile(step)
     assert "Error" in str(told[0].profile.problem)
 
 
@@ -229,67 +227,66 @@ def test_user_with_a_profiler_of_their_own_keeps_it(tmp_path: Path) -> None:
     told: list[messages.Profiled] = []
     profiler = StepProfiler(paths=RoundPaths(tmp_path), tell=told.append)  # type: ignore[arg-type]
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
-        profiler.hear(order(1))
+        profiler.accept_profile_request(order(1))
         for step in range(4):
-            profiler.begin(step)
+            profiler.begin_due_profile(step)
             torch.ones(8) + 1
-            profiler.end(step)
+            profiler.end_due_profile(step)
     assert "own code has started a profiler" in str(told[0].profile.problem)
-    assert {one.key: one.count for one in theirs.key_averages()}["aten::add"] == 4
+    assert {average.key: average.count for average in theirs.key_averages()}["aten::add"] == 4
 
 
 @pytest.mark.parametrize("start", [4, 5, 6, 7])
 @pytest.mark.parametrize("stop", [5, 6, 7, 8])
-def test_user_may_start_a_profiler_at_any_step_of_ours(
-    tmp_path: Path, start: int, stop: int
-) -> None:
+def test_user_may_start_a_profiler_at_any_step_of_ours(tmp_path: Path, start: int, stop: int) -> None:
     """While it warms up, while it records, and over its end: theirs has all of its own steps."""
     told: list[messages.Profiled] = []
     profiler = StepProfiler(paths=RoundPaths(tmp_path), tell=told.append)  # type: ignore[arg-type]
-    profiler.hear(order(2))
+    profiler.accept_profile_request(order(2))
     theirs = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
     for step in range(4, 10):
-        profiler.begin(step)
+        profiler.begin_due_profile(step)
         if step == start:
             theirs.start()
         torch.ones(8) + 1
         if step == max(start, stop):
             theirs.stop()
-        profiler.end(step)
-    profiler.finish()
+        profiler.end_due_profile(step)
+    profiler.finish_profiles()
     steps = max(start, stop) - start + 1
-    assert {one.key: one.count for one in theirs.key_averages()}["aten::add"] == steps
+    assert {average.key: average.count for average in theirs.key_averages()}["aten::add"] == steps
     theirs.export_chrome_trace(str(tmp_path / "theirs.json"))
     (one,) = told
     ours = start > 6  # ours were steps 5 and 6
     assert (one.profile.problem is None) == ours
-    assert RoundPaths(tmp_path).trace(one.id, 0).exists() == ours
+    assert RoundPaths(tmp_path).profile_trace(one.id, 0).exists() == ours
 
 
 def test_loop_that_is_left_records_no_more_and_is_written_later(tmp_path: Path) -> None:
     """What follows the loop is no step, and a profiler of the user's own may come between."""
     told: list[messages.Profiled] = []
     profiler = StepProfiler(paths=RoundPaths(tmp_path), tell=told.append)  # type: ignore[arg-type]
-    profiler.hear(order(9))
+    profiler.accept_profile_request(order(9))
     for step in range(4):
-        profiler.begin(step)
+        profiler.begin_due_profile(step)
         torch.ones(8) + 1
         if step < 3:
-            profiler.end(step)
-    profiler.hold()
-    profiler.hold()
+            profiler.end_due_profile(step)
+    profiler.stop_recording()
+    profiler.stop_recording()
     torch.ones(8) * 3
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as theirs:
         torch.ones(8) * 3
     assert not tmp_path.joinpath("profile-20260101T000000Z-a").exists()
-    profiler.finish()
+    profiler.finish_profiles()
     names = {
-        one.name for one in summarise(read_trace(RoundPaths(tmp_path).trace(told[0].id, 0))).top
+        one.name
+        for one in summarise_trace(read_trace_events(RoundPaths(tmp_path).profile_trace(told[0].id, 0))).top
     }
     assert "aten::add" in names
     assert "aten::mul" not in names
     assert told[0].profile.steps == 2
-    assert {one.key: one.count for one in theirs.key_averages()}["aten::mul"] == 1
+    assert {average.key: average.count for average in theirs.key_averages()}["aten::mul"] == 1
 
 
 def test_nsys_gets_one_window_of_a_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -305,10 +302,10 @@ def test_nsys_gets_one_window_of_a_rank(monkeypatch: pytest.MonkeyPatch, tmp_pat
         tell=told.append,  # type: ignore[arg-type]
     )
     for name in "ab":
-        profiler.hear(order(2, id=f"20260101T000000Z-{name}", tool=ProfileTool.nsys))
+        profiler.accept_profile_request(order(2, id=f"20260101T000000Z-{name}", tool=ProfileTool.nsys))
         for step in range(5):
-            profiler.begin(step)
-            profiler.end(step)
+            profiler.begin_due_profile(step)
+            profiler.end_due_profile(step)
     assert calls == ["start", "wait", "stop"]
     assert (told[0].profile.steps, told[0].profile.problem) == (2, None)
     assert "one window" in str(told[1].profile.problem)
@@ -325,4 +322,4 @@ def test_nsys_gets_one_window_of_a_rank(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_rank_without_nsys_says_why(tmp_path: Path, nsys: str | None, why: str) -> None:
     """Nothing else happens."""
     with pytest.raises(ValueError, match=why):
-        profile_tools.recorder(ProfileTool.nsys, tmp_path / "t", nsys)
+        profile_tools.make_recorder(ProfileTool.nsys, tmp_path / "t", nsys)

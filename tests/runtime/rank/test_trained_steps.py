@@ -51,7 +51,7 @@ class Attempt:
         self.checkpointer = Checkpointer(self.folder, CheckpointSettings(epoch=self.number))
         objects = {"model": self.model, "optimizer": self.optimizer, "slow": self.slow}
         trained = TrainedSteps(warn=self.said.append)
-        trained.watch(objects.values())
+        trained.watch_optimizers(objects.values())
         self.loop = StepLoop(
             total=self.total,
             samples_per_step=1,
@@ -59,9 +59,7 @@ class Attempt:
             checkpoints=StepCheckpoints(
                 checkpointer=self.checkpointer,
                 objects=objects,
-                save_interval=SaveInterval(
-                    settings=Checkpoint(interval_steps=1), clock=time.monotonic
-                ),
+                save_interval=SaveInterval(settings=Checkpoint(interval_steps=1), clock=time.monotonic),
                 logger=logging.getLogger("test"),
             ),
             logger=logging.getLogger("test"),
@@ -72,11 +70,11 @@ class Attempt:
     def steps(self) -> Iterator[int]:
         """Do what `run.steps` does."""
         for step in self.loop.restore():
-            assert self.loop.cross(step, veto=False) is None
-            self.loop.checkpoints.end_flight()  # type: ignore[union-attr]
-            self.loop.trained.begin_step()  # as if that had taken no time
+            assert self.loop.save_and_leave_as_agreed(step, veto=False) is None
+            self.loop.checkpoints.wait_for_save()  # type: ignore[union-attr]
+            self.loop.trained.record_step_taken()  # as if that had taken no time
             yield step
-        self.loop.end_steps(veto=False)
+        self.loop.end_after_all_steps(veto=False)
 
     def add(self, step: int) -> None:
         """Add the gradients of a step."""
@@ -281,11 +279,11 @@ def test_each_step_is_trained_once(tmp_path: Path, loop: Callable[[Attempt], Non
             torch.manual_seed(1)
             last = Attempt(folder, 2)
             loop(last)
-        last.loop.break_off(veto=False)
+        last.loop.end_within_last_step(veto=False)
         assert last.loop.ended_at == STEPS
         assert last.model.trained.tolist() == [1.0] * STEPS, kill_at  # type: ignore[operator]
         weights.append(last.model.weight.detach().clone())
-    assert all(torch.equal(one, weights[0]) for one in weights)
+    assert all(torch.equal(weight, weights[0]) for weight in weights)
 
 
 def test_loop_that_takes_steps_ahead_is_told_so_once(tmp_path: Path) -> None:
@@ -294,9 +292,9 @@ def test_loop_that_takes_steps_ahead_is_told_so_once(tmp_path: Path) -> None:
     for loop, told in (*((one, 0) for one in untold), (far_ahead, 1)):
         attempt = Attempt(tmp_path / loop.__name__, 1)
         loop(attempt)
-        attempt.loop.break_off(veto=False)
+        attempt.loop.end_within_last_step(veto=False)
         assert len(attempt.said) == told, loop
-    assert "takes 2 more" in attempt.said[0]
+    assert "runs 2 steps ahead" in attempt.said[0]
 
 
 def test_loop_whose_optimizer_rests_is_saved(tmp_path: Path) -> None:
@@ -305,21 +303,19 @@ def test_loop_whose_optimizer_rests_is_saved(tmp_path: Path) -> None:
     held = []
     for step in attempt.steps():
         time.sleep(0.011)
-        held.append(attempt.loop.checkpoints.holds(step))  # type: ignore[union-attr]
+        held.append(attempt.loop.checkpoints.has_saved_step(step))  # type: ignore[union-attr]
         if step > 10:
             attempt.train(step)
     assert held[1:] == [True] * 11
 
 
 @pytest.mark.parametrize("to_none", [True, False])
-def test_gradients_that_nobody_uses_keep_no_step_from_being_saved(
-    tmp_path: Path, *, to_none: bool
-) -> None:
+def test_gradients_that_nobody_uses_keep_no_step_from_being_saved(tmp_path: Path, *, to_none: bool) -> None:
     """As a discriminator gets from the loss of its generator, which are zeroed before its next."""
     attempt = Attempt(tmp_path, 1)
     held = []
     for step in attempt.steps():
-        held.append(attempt.loop.checkpoints.holds(step))  # type: ignore[union-attr]
+        held.append(attempt.loop.checkpoints.has_saved_step(step))  # type: ignore[union-attr]
         attempt.slow.zero_grad(set_to_none=to_none)
         attempt.train(step)
         attempt.optimizer.zero_grad()
@@ -334,7 +330,7 @@ def test_gradients_that_always_wait_are_told_once(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, 1, total=300)
     held = []
     for step in attempt.steps():
-        held.append(attempt.loop.checkpoints.holds(step))  # type: ignore[union-attr]
+        held.append(attempt.loop.checkpoints.has_saved_step(step))  # type: ignore[union-attr]
         attempt.update()
         attempt.model.zero_grad()
         attempt.add(step)
@@ -351,7 +347,7 @@ def test_break_does_not_count_what_was_taken_ahead(tmp_path: Path) -> None:
         attempt.train(step)
         if step == 4:
             break
-    attempt.loop.break_off(veto=False)
+    attempt.loop.end_within_last_step(veto=False)
     assert attempt.loop.ended_at == 4
 
 

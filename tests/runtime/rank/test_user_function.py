@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpckit.errors import ConfigError
-from hpckit.runtime.rank.user_function import calls, load_function
+from hpckit.runtime.rank.user_function import calls_method, load_user_function
 
 DIRECT = "def main(config, run):\n    for step in run.steps(3): pass\n"
 HELPER = "def loop(run):\n    for step in run.steps(3): pass\ndef main(config, run): loop(run)\n"
@@ -42,7 +42,7 @@ def load(tmp_path: Path, text: str) -> Callable[..., Any]:
 @pytest.mark.parametrize("text", [DIRECT, PARTIAL], ids=["direct", "partial"])
 def test_step_loop_is_seen_in_the_function(tmp_path: Path, text: str) -> None:
     """A function that calls `steps` is known to, however it is wrapped."""
-    assert calls(load(tmp_path, text), "steps", tmp_path)
+    assert calls_method(load(tmp_path, text), "steps", tmp_path)
 
 
 @pytest.mark.parametrize("text", [HELPER, METHOD], ids=["helper", "method"])
@@ -52,7 +52,7 @@ def test_step_loop_is_seen_in_what_the_function_names(
     """Its own helpers and classes are looked through, too."""
     main = load(tmp_path, text)
     monkeypatch.setitem(__import__("sys").modules, "task_of_a_test", _module(main))
-    assert calls(main, "steps", tmp_path)
+    assert calls_method(main, "steps", tmp_path)
 
 
 def _module(function: Any) -> Any:
@@ -63,7 +63,7 @@ def _module(function: Any) -> Any:
 
 def test_step_loop_of_another_function_does_not_count(tmp_path: Path) -> None:
     """A module may hold a training and a preparation; only what is called is judged."""
-    assert not calls(load(tmp_path, BESIDE), "steps", tmp_path)
+    assert not calls_method(load(tmp_path, BESIDE), "steps", tmp_path)
 
 
 @pytest.mark.parametrize("parameters", ["", "config", "config, run, more", "*, config, run"])
@@ -75,7 +75,7 @@ def test_function_of_other_parameters_is_refused(
     (tmp_path / f"{module}.py").write_text(f"def main({parameters}): pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match="cannot be called with a configuration and a run") as no:
-        load_function(f"{module}:main")
+        load_user_function(f"{module}:main")
     assert f"main({parameters})" in no.value.message
     assert no.value.hint.endswith("def main(config, run)")
 
@@ -88,4 +88,4 @@ def test_function_of_two_parameters_is_taken(
     module = f"arity_{abs(hash(parameters))}"
     (tmp_path / f"{module}.py").write_text(f"def main({parameters}): pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert load_function(f"{module}:main").__name__ == "main"
+    assert load_user_function(f"{module}:main").__name__ == "main"

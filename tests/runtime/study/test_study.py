@@ -20,24 +20,14 @@ from hpckit.model.messages import Reported
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.model.run import PRUNED
-from hpckit.model.search import (
-    Axis,
-    AxisKind,
-    DerivedKey,
-    Direction,
-    Pruner,
-    Sampler,
-    Search,
-    Sweep,
-    Trial,
-)
+from hpckit.model.search import Axis, AxisKind, DerivedKey, Direction, Pruner, Sampler, Search, Sweep, Trial
 from hpckit.model.states import RunState
-from hpckit.planning.plan import LaunchIdentity, make_plan
-from hpckit.planning.signature import run_signature
-from hpckit.record.freeze import freeze
-from hpckit.record.launches import Launch, load_launch, load_settings, read_runs
+from hpckit.planning.plan import LaunchIdentity, build_launch_plan
+from hpckit.planning.signature import compute_run_signature
+from hpckit.record.freeze import write_frozen_launch
+from hpckit.record.launches import Launch, load_launch, load_run_settings, read_run_records
 from hpckit.record.snapshot.collect import CodeSnapshot
-from hpckit.record.store import append_event, append_lines, make_folder
+from hpckit.record.store import append_event, append_json_lines, make_private_folder
 from hpckit.record.trials import read_trial
 from hpckit.runtime.study.study import assign_values, open_study, report_end
 from hpckit.runtime.supervisor.pruning import make_pruner
@@ -67,7 +57,7 @@ class Lab:
 
     def ask(self, run: int) -> Trial:
         """Let a run ask, as it does when an attempt begins."""
-        make_folder(self.launch.paths.run(run).folder)
+        make_private_folder(self.launch.paths.run(run).folder)
         assign_values(self.launch, run)
         trial = read_trial(self.launch.paths.run(run).trial)
         assert trial is not None
@@ -77,7 +67,7 @@ class Lab:
         """Record an attempt of a run that has ended, without telling the study."""
         paths = self.launch.paths.run(run)
         number = len(list(paths.attempts.iterdir())) + 1 if paths.attempts.exists() else 1
-        attempt = make_folder(paths.attempt(number).folder)
+        attempt = make_private_folder(paths.attempt(number).folder)
         failed = state is not RunState.completed
         for event in (
             events.AttemptStarted(
@@ -93,7 +83,7 @@ class Lab:
         ):
             append_event(paths.attempt(number).events, event)
         if metrics:
-            append_lines(attempt / "metrics.jsonl", {"step": 0, "at": "", **metrics})
+            append_json_lines(attempt / "metrics.jsonl", {"step": 0, "at": "", **metrics})
 
     def complete(self, run: int) -> None:
         """Let a run ask, complete and tell."""
@@ -123,16 +113,14 @@ def lab(tmp_path: Path) -> Lab:
     )
     search = Search(
         axes=AXES,
-        followers=(
-            DerivedKey(path=("command",), pieces=("./a ", "params.x", " ", "params.n", "")),
-        ),
+        followers=(DerivedKey(path=("command",), pieces=("./a ", "params.x", " ", "params.n", "")),),
         metric="loss",
         direction=Direction.minimize,
         pruner=Pruner.median,
         seed=1,
     )
     point = SweepPoint(overrides=(), config=to_plain(settings), settings=settings, search=search)
-    plan = make_plan(
+    plan = build_launch_plan(
         [point] * RUNS,
         identity=LaunchIdentity(id="demo-20260101-000000-ab12", created_at=AT),
         folder=str(tmp_path / "demo-20260101-000000-ab12"),
@@ -140,7 +128,7 @@ def lab(tmp_path: Path) -> Lab:
         python="/usr/bin/python3",
     )
     snapshot = CodeSnapshot(root=tmp_path, working_dir=".", python_path=(), files=None, git=None)
-    freeze(plan, scripts={}, snapshot=snapshot, environment={})
+    write_frozen_launch(plan, scripts={}, snapshot=snapshot, environment={})
     return Lab(load_launch(Path(plan.folder)))
 
 
@@ -165,13 +153,13 @@ def test_runs_one_after_another_are_given_what_one_process_would_ask_for(lab: La
 def test_run_computes_with_what_it_was_given(lab: Lab) -> None:
     """Its settings, configuration, overrides and signature are those of its values."""
     trial = lab.ask(3)
-    settings, config = load_settings(lab.launch, 3)
+    settings, config = load_run_settings(lab.launch, 3)
     assert config["params"] == {key.removeprefix("params."): v for key, v in trial.values.items()}
     assert settings.command == f"./a {trial.values['params.x']} {trial.values['params.n']}"
-    assert trial.signature == run_signature(config)
-    (record,) = read_runs(lab.launch, [3], metrics=True)
+    assert trial.signature == compute_run_signature(config)
+    (record,) = read_run_records(lab.launch, [3], metrics=True)
     assert f"params.n={trial.values['params.n']}" in record.overrides
-    assert load_settings(lab.launch, 4)[1]["params"] == {"x": 0, "n": 0, "kind": ""}
+    assert load_run_settings(lab.launch, 4)[1]["params"] == {"x": 0, "n": 0, "kind": ""}
 
 
 def test_later_attempt_goes_on_with_the_same_trial(lab: Lab) -> None:
@@ -264,10 +252,10 @@ def _until_reported(lab: Lab, run: int) -> None:
 
 async def _verdict(lab: Lab, run: int, value: float) -> bool:
     """Return whether a run that reports this at step 3 is to end."""
-    judge = make_pruner(lab.launch, run, load_settings(lab.launch, run)[0])
+    judge = make_pruner(lab.launch, run, load_run_settings(lab.launch, run)[0])
     assert judge is not None
-    judge.add_report(Reported(step=3, value=value))
-    judging = asyncio.create_task(judge.await_verdict())
+    judge.queue_report_for_study(Reported(step=3, value=value))
+    judging = asyncio.create_task(judge.await_prune_decision())
     if value > 1:
         return await judging
     await asyncio.to_thread(_until_reported, lab, run)

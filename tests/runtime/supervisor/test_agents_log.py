@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from hpckit.model.failure import Cause, Failure
-from hpckit.runtime.supervisor.agent_step import with_agents_output
+from hpckit.runtime.supervisor.agent_step import add_agents_output_to_failure
 
 LOST = Failure(cause=Cause.node_lost, message="lost the agent of n2")
 IDLE = "srun: cluster configuration lacks support for cpu binding\n"
@@ -16,9 +16,9 @@ def test_failure_quotes_no_words_that_every_step_prints(tmp_path: Path) -> None:
     """What says nothing is left out, and alone adds nothing."""
     log = tmp_path / "agents.log"
     log.write_text(IDLE)
-    assert asyncio.run(with_agents_output(LOST, log)) == LOST
+    assert asyncio.run(add_agents_output_to_failure(LOST, log)) == LOST
     log.write_text(f"{IDLE}srun: error: n2: task 1: Killed\n")
-    message = asyncio.run(with_agents_output(LOST, log)).message
+    message = asyncio.run(add_agents_output_to_failure(LOST, log)).message
     assert message == "lost the agent of n2\nsrun: error: n2: task 1: Killed"
 
 
@@ -26,4 +26,4 @@ def test_failure_is_named_by_an_agent_that_cannot_read_its_folder(tmp_path: Path
     """The agent on that node is the only one that knows."""
     log = tmp_path / "agents.log"
     log.write_text("hpckit: error: node n2 cannot read its frozen folder: no such file\n")
-    assert asyncio.run(with_agents_output(LOST, log)).cause is Cause.frozen_folder
+    assert asyncio.run(add_agents_output_to_failure(LOST, log)).cause is Cause.frozen_folder

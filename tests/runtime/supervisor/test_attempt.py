@@ -15,9 +15,9 @@ from hpckit.model.events import RankExited
 from hpckit.model.failure import Cause, ExitReason
 from hpckit.model.launch import Cluster, ClusterKind, Recovery, Resources
 from hpckit.model.states import RunState
-from hpckit.record.attempts import progress_of
-from hpckit.record.launches import read_runs
-from hpckit.record.process import alive
+from hpckit.record.attempts import read_step_and_total_steps
+from hpckit.record.launches import read_run_records
+from hpckit.record.process import is_process_alive
 from hpckit.record.store import read_events
 
 pytestmark = pytest.mark.training
@@ -96,9 +96,7 @@ def test_attempt_shows_the_users_own_traceback(workshop: Any, ranks: Any) -> Non
     ],
     ids=["exit-code", "signal", "import-error", "no-such-function"],
 )
-def test_attempt_ends_with_the_ranks_code(
-    workshop: Any, ranks: Any, code: str, expected: int
-) -> None:
+def test_attempt_ends_with_the_ranks_code(workshop: Any, ranks: Any, code: str, expected: int) -> None:
     """The attempt's exit code is the failing rank's, as a shell would report it."""
     ended = workshop.attempt(code, **ranks(1))
     assert ended.code == expected, ended.output
@@ -213,7 +211,7 @@ def test_attempt_leaves_nothing_behind_after_sigterm(workshop: Any, ranks: Any) 
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143
-    assert read_runs(launch)[0].state is RunState.interrupted
+    assert read_run_records(launch)[0].state is RunState.interrupted
     assert not any(_running(pid) for pid in children)
 
 
@@ -225,10 +223,10 @@ def test_ranks_die_with_their_supervisor(workshop: Any, ranks: Any) -> None:
     process.kill()
     process.communicate(timeout=LIMIT_S)
     until(lambda: not _running(child))
-    record = read_runs(launch)[0]
+    record = read_run_records(launch)[0]
     assert record.state is RunState.running
     assert record.supervisor is not None
-    assert alive(*record.supervisor) is False
+    assert is_process_alive(*record.supervisor) is False
 
 
 def _running(pid: int) -> bool:
@@ -247,11 +245,7 @@ def test_attempt_names_the_agents_that_did_not_come(workshop: Any, ranks: Any) -
     (fake / "srun").chmod(0o700)
     cluster = Cluster(kind=ClusterKind.slurm, bin_dir=str(fake))
     settings = ranks(1, cluster=cluster) | {"resources": Resources(nodes=2)}
-    ended = workshop.attempt(
-        "",
-        environ={"SLURM_JOB_ID": "9", "SLURM_JOB_NODELIST": "n[1-2]"},
-        **settings,
-    )
+    ended = workshop.attempt("", environ={"SLURM_JOB_ID": "9", "SLURM_JOB_NODELIST": "n[1-2]"}, **settings)
     assert ended.code == 1
     failure = ended.record.failure
     assert failure is not None
@@ -287,7 +281,7 @@ def test_attempt_runs_the_frozen_code(workshop: Any, ranks: Any) -> None:
     process = workshop.start(launch)
     process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
-    assert read_runs(launch, metrics=True)[0].metrics == {"version": 1}
+    assert read_run_records(launch, metrics=True)[0].metrics == {"version": 1}
 
 
 def test_attempt_hides_nothing_in_arguments(workshop: Any, ranks: Any) -> None:
@@ -365,7 +359,7 @@ def test_attempt_cut_short_is_not_completed(workshop: Any, ranks: Any) -> None:
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143
-    assert read_runs(launch)[0].state is RunState.interrupted
+    assert read_run_records(launch)[0].state is RunState.interrupted
 
 
 def test_attempt_survives_a_record_it_cannot_write(workshop: Any, ranks: Any) -> None:
@@ -493,7 +487,7 @@ def test_step_that_hangs_is_the_one_that_is_shown(workshop: Any, ranks: Any) -> 
     process = workshop.start(launch)
     told = launch.paths.run(0).attempt(1)
     try:
-        until(lambda: progress_of(told)[0] == 60)
+        until(lambda: read_step_and_total_steps(told)[0] == 60)
     finally:
         process.kill()
         process.communicate(timeout=LIMIT_S)
@@ -515,7 +509,7 @@ def test_ranks_leave_together_after_a_notice(workshop: Any, ranks: Any, whom: st
             os.kill(pid, signal.SIGTERM)
     process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143
-    (record,) = read_runs(launch, metrics=True)
+    (record,) = read_run_records(launch, metrics=True)
     assert record.state is RunState.interrupted
     assert "finished" not in record.metrics
     left = {(folder / f"left-{rank}").read_text() for rank in range(2)}

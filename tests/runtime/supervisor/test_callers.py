@@ -22,7 +22,7 @@ from hpckit.record.layout import LaunchPaths
 from hpckit.record.store import read_events
 from hpckit.runtime import descriptors
 from hpckit.runtime.channel import tcp
-from hpckit.runtime.channel.listen import listener
+from hpckit.runtime.channel.listen import open_listening_socket
 from hpckit.runtime.supervisor import callers
 from hpckit.runtime.supervisor.callers import AgentListener
 
@@ -49,11 +49,9 @@ time.sleep(60)
 @asynccontextmanager
 async def answering(attend: callers.Attend, secret: str) -> AsyncIterator[int]:
     """Accept callers on loopback; the value is the port."""
-    bound = listener("127.0.0.1")
+    bound = open_listening_socket("127.0.0.1")
     port = bound.getsockname()[1]
-    task = asyncio.create_task(
-        AgentListener(bound=bound, secret=secret, attend=attend).accept_callers()
-    )
+    task = asyncio.create_task(AgentListener(bound=bound, secret=secret, attend=attend).accept_callers())
     yield port
     task.cancel()
     with suppress(asyncio.CancelledError):
@@ -71,8 +69,8 @@ async def called_among(strangers: int) -> object:
 
     async with answering(attend, secret) as port:
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(strangers)]
-        channel = await tcp.connect("127.0.0.1", port, secret)
-        channel.post(messages.Beat())
+        channel = await tcp.connect_to_supervisor("127.0.0.1", port, secret)
+        channel.send_without_waiting(messages.Beat())
         said = await asyncio.wait_for(heard, 30)
         await channel.close()
         for one in silent:
@@ -109,17 +107,17 @@ async def both_sides() -> AsyncIterator[tuple[tcp.Channel, tcp.Channel]]:
         came.set_result(channel)
 
     async with answering(attend, secret) as port:
-        yield await tcp.connect("127.0.0.1", port, secret), await came
+        yield await tcp.connect_to_supervisor("127.0.0.1", port, secret), await came
 
 
 async def said_unread() -> tuple[bool, bool]:
     """Return whether a channel knows of something unread before and after the other side spoke."""
     async with both_sides() as (agent, channel):
         channel.writer.transport.pause_reading()  # type: ignore[attr-defined]  # busy elsewhere
-        before = channel.unread()
+        before = channel.has_unread_data()
         await agent.send(messages.Beat())
         await asyncio.sleep(0.2)
-        found = before, channel.unread()
+        found = before, channel.has_unread_data()
         await agent.close()
         channel.abort()
         return found
@@ -129,12 +127,12 @@ async def taken() -> tuple[bool, bool]:
     """Return whether all was taken of one message, and of more than a kernel keeps, unread."""
     async with both_sides() as (agent, channel):
         agent.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is not scheduled
-        channel.post(messages.Beat())
+        channel.send_without_waiting(messages.Beat())
         await asyncio.sleep(0.2)
-        little = channel.acknowledged()
+        little = channel.is_all_acknowledged()
         for _ in range(100):
-            channel.post(messages.Warn(message="x" * 200_000))
-        much = channel.acknowledged()
+            channel.send_without_waiting(messages.Warn(message="x" * 200_000))
+        much = channel.is_all_acknowledged()
         channel.abort()
         agent.abort()
         return little, much
@@ -175,9 +173,7 @@ def sleeping(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_flood_of_strangers_loses_no_event_of_a_supervisor_with_few_descriptors(
-    sleeping: Path,
-) -> None:
+def test_flood_of_strangers_loses_no_event_of_a_supervisor_with_few_descriptors(sleeping: Path) -> None:
     """A rank that dies meanwhile is recorded, and so are the round and the attempt."""
     attempt = LaunchPaths(sleeping).run(0).attempt(1)
     words = ("-m", "hpckit", "supervise", str(sleeping), "--job", "0", "--run", "0")
@@ -227,22 +223,21 @@ def _below(pid: int, root: int) -> bool:
 def test_descriptors_are_raised_to_what_the_system_allows_and_told_where_too_few() -> None:
     """A process of a login shell's 1024 has the hard limit; too many open files get a hint."""
     program = (
-        "import resource; from hpckit.runtime.descriptors import allow_many_files, with_hint\n"
-        "allow_many_files()\n"
+        "import resource\n"
+        "from hpckit.runtime.descriptors import add_open_files_hint, raise_open_file_limit\n"
+        "raise_open_file_limit()\n"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE))\n"
-        "print(with_hint('socket: Too many open files'))"
+        "print(add_open_files_hint('socket: Too many open files'))"
     )
     done = run_to_end(limited("-S -n 64; ulimit -H -n 512", "-c", program), check=True)
     limits, hint = done.stdout.splitlines()
     assert limits == "(512, 512)"
     assert "may have 512 files open" in hint
-    assert descriptors.with_hint("something else") == "something else"
+    assert descriptors.add_open_files_hint("something else") == "something else"
 
 
 def test_stacks_of_a_large_node_fit_through_the_channel() -> None:
     """What 128 ranks were doing is said a rank a message, each below a line's limit."""
     text = "\N{GRINNING FACE}" * 20_000
     stack = RankStack(rank=0, node="n", state="S (sleeping)", step=1, text=text)
-    assert (
-        len(messages.encode_message(messages.StackSaved(round=0, stack=stack))) < tcp.LINE_LIMIT / 2
-    )
+    assert len(messages.encode_message(messages.StackSaved(round=0, stack=stack))) < tcp.LINE_LIMIT / 2

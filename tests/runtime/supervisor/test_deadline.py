@@ -24,26 +24,26 @@ def deadline(**limits: object) -> Deadline:
 def test_deadline_leaves_time_for_two_measured_saves() -> None:
     """Until a save is measured the configured lead holds, then twice what it took and a step."""
     one = deadline()
-    assert one.time_to_leave(seconds(0)) == END - 60
-    one.note_save(seconds(3))
-    one.note_save(seconds(1))
-    assert one.time_to_leave(seconds(2)) == END - (2 * (3 + 2) + 5)
+    assert one.when_ranks_must_leave(seconds(0)) == END - 60
+    one.record_and_check_save_time(seconds(3))
+    one.record_and_check_save_time(seconds(1))
+    assert one.when_ranks_must_leave(seconds(2)) == END - (2 * (3 + 2) + 5)
 
 
 def test_deadline_is_none_without_a_limit_or_without_a_lead() -> None:
     """An endless job is never told to leave, nor one whose lead is 0."""
     endless = Deadline(lead=seconds(60))
-    assert endless.time_to_leave(seconds(1)) is None
+    assert endless.when_ranks_must_leave(seconds(1)) is None
     unwanted = Deadline(lead=seconds(0), limits=AttemptLimits(end_s=END))
-    assert unwanted.time_to_leave(seconds(1)) is None
+    assert unwanted.when_ranks_must_leave(seconds(1)) is None
 
 
 def test_deadline_warns_once_of_saves_that_a_notice_leaves_no_time_for() -> None:
     """Twice the longest save has to fit between SIGTERM and SIGKILL, grace included."""
     one = deadline(kill_wait=seconds(30), grace=seconds(60))
-    assert one.note_save(seconds(44)) == ""
-    warning = one.note_save(seconds(46))
-    assert one.note_save(seconds(50)) == ""
+    assert one.record_and_check_save_time(seconds(44)) == ""
+    warning = one.record_and_check_save_time(seconds(46))
+    assert one.record_and_check_save_time(seconds(50)) == ""
     assert "a save takes 46.0 s" in warning
     assert "leaves 90 s" in warning
 
@@ -51,5 +51,5 @@ def test_deadline_warns_once_of_saves_that_a_notice_leaves_no_time_for() -> None
 def test_deadline_knows_a_signal_of_the_time_limit() -> None:
     """SIGTERM at the end of the job is the time limit's; long before it is not."""
     one = deadline()
-    assert one.is_at_limit(END)
-    assert not one.is_at_limit(END - 60)
+    assert one.would_signal_mean_time_limit(END)
+    assert not one.would_signal_mean_time_limit(END - 60)

@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from hpckit.runtime.supervisor.drain_poll import Drained, poll_drained, polling_pause_s
+from hpckit.runtime.supervisor.drain_poll import Drained, poll_draining_nodes, polling_pause_s
 
 
 def test_pause_is_about_the_interval() -> None:
     """Runs that began together do not ask together."""
-    assert (
-        polling_pause_s(300, 0, 0),
-        polling_pause_s(300, 0, 0.5),
-        polling_pause_s(300, 0, 1),
-    ) == (225, 300, 375)
+    assert (polling_pause_s(300, 0, 0), polling_pause_s(300, 0, 0.5), polling_pause_s(300, 0, 1)) == (
+        225,
+        300,
+        375,
+    )
     assert polling_pause_s(0.001, 0, 0.5) == 1, "no interval makes it a flood"
 
 
@@ -41,11 +41,9 @@ def test_poll_asks_nothing_where_nobody_could_act_on_it() -> None:
     assert len(answers) == 1
 
 
-async def poll(
-    answers: list[Drained | None], *, wanted: bool, interval_s: float = 1
-) -> list[Drained]:
+async def poll(answers: list[Drained | None], *, wanted: bool, interval_s: float = 1) -> list[Drained]:
     """Poll until something is heard, or the poll ends by itself; returns what was heard."""
     async with asyncio.timeout(30 if wanted else 2):
-        async for found in poll_drained(interval_s, lambda: answers.pop(0), lambda: wanted):
+        async for found in poll_draining_nodes(interval_s, lambda: answers.pop(0), lambda: wanted):
             return [found]
     return []

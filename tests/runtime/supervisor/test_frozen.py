@@ -18,7 +18,7 @@ from hpckit.model.events import AgentJoined, NodeLost, RoundEnded, RoundStarted
 from hpckit.model.failure import Cause
 from hpckit.model.launch import Recovery, Runtime
 from hpckit.model.states import RunState
-from hpckit.record.launches import Launch, read_runs
+from hpckit.record.launches import Launch, read_run_records
 from hpckit.record.store import read_events
 
 pytestmark = pytest.mark.training
@@ -57,7 +57,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def begun(launch: Launch, process: subprocess.Popen[str]) -> None:
     """Wait until the rank steps."""
     deadline = time.monotonic() + 90
-    log = launch.paths.run(0).attempt(1).round(0).log(0)
+    log = launch.paths.run(0).attempt(1).round(0).rank_log(0)
     while not (log.exists() and "stepping" in log.read_text()):
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
@@ -74,11 +74,11 @@ def completed_undisturbed(launch: Launch, process: subprocess.Popen[str]) -> Non
     """Assert that the run came to its end in the one round that it began with."""
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
-    (record,) = read_runs(launch)
+    (record,) = read_run_records(launch)
     assert (record.state, record.step) == (RunState.completed, 219)
     assert len(told(launch, RoundStarted)) == 1
     assert told(launch, NodeLost) == []
-    assert "the loop ended 219" in launch.paths.run(0).attempt(1).round(0).log(0).read_text()
+    assert "the loop ended 219" in launch.paths.run(0).attempt(1).round(0).rank_log(0).read_text()
 
 
 def tree(pid: int) -> list[int]:
@@ -134,13 +134,11 @@ def test_supervisor_that_was_frozen_alone_blames_no_node(tmp_path: Path) -> None
     completed_in_a_second_round(launch, process, "the supervisor was held up for ")
 
 
-def completed_in_a_second_round(
-    launch: Launch, process: subprocess.Popen[str], because: str
-) -> None:
+def completed_in_a_second_round(launch: Launch, process: subprocess.Popen[str], because: str) -> None:
     """Assert that only agents were lost, and that it cost a round."""
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
-    (record,) = read_runs(launch)
+    (record,) = read_run_records(launch)
     assert (record.state, record.attempt, record.round) == (RunState.completed, 1, 1)
     first, _ = told(launch, RoundEnded)
     assert first.failure.cause is Cause.launcher_lost

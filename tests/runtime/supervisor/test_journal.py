@@ -19,7 +19,7 @@ from hpckit.model.states import RunState
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import append_event, read_events
 from hpckit.runtime.pauses import SilenceTimer
-from hpckit.runtime.supervisor.journal import FileThread, Journal, reserve_space
+from hpckit.runtime.supervisor.journal import FileThread, Journal, reserve_disk_for_final_events
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 END = events.AttemptEnded(at=NOW, state=RunState.interrupted, exit_code=143)
@@ -82,7 +82,7 @@ def test_journal_leaves_out_what_can_be_done_without_and_says_so(tmp_path: Path)
     for number in range(20):
         journal.record_event(warned(number))
         journal.record_event(exited(number))
-        journal.files.queue_latest_work("progress", lambda: None)
+        journal.files.queue_replaceable_work("progress", lambda: None)
     hang.set()
     asyncio.run(journal.await_writes())
     found = list(read_events(journal.paths.events))
@@ -97,7 +97,7 @@ def test_final_event_finds_room_on_a_full_disk(full_disk: Path) -> None:
     """The reserve makes room for what could not be written before, in its order."""
     paths = AttemptPaths(full_disk)
     append_event(paths.events, warned(0))
-    reserve_space(paths)
+    reserve_disk_for_final_events(paths)
     fill(full_disk)
     journal = Journal(paths=paths)
     # The rest of the file's last page is room, too.
@@ -115,7 +115,7 @@ def test_final_event_is_written_alone_where_there_is_no_room_for_more(full_disk:
     """Of all that is recorded, how the attempt ended is worth most."""
     paths = AttemptPaths(full_disk)
     append_event(paths.events, warned(0))
-    reserve_space(paths)
+    reserve_disk_for_final_events(paths)
     fill(full_disk)
     journal = Journal(paths=paths)
     for number in range(900):
@@ -128,12 +128,12 @@ def test_final_event_is_written_alone_where_there_is_no_room_for_more(full_disk:
 def test_silence_forgets_what_the_listener_slept_through(ticks: list[float], slept: float) -> None:
     """However long a process stood still, that adds two ticks at most."""
     silence, at = SilenceTimer(tick_s=1.0), 0.0
-    silence.look(at)
+    silence.measure_silence(at)
     for tick in ticks:
         at += tick
-        silence.look(at)
+        silence.measure_silence(at)
     before = silence.silent_s
     assert before == pytest.approx(sum(ticks))
-    assert silence.look(at + slept) == pytest.approx(before + 2.0)
-    silence.heard()
+    assert silence.measure_silence(at + slept) == pytest.approx(before + 2.0)
+    silence.reset_on_message()
     assert silence.silent_s == 0.0

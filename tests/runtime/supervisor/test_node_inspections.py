@@ -15,22 +15,26 @@ from hpckit.model import messages
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.settings import Preflight, PreflightLevel
-from hpckit.planning.preflight.judge import asked_of_node, judge_nodes, read_answer, unhealthy_nodes
+from hpckit.planning.preflight.judge import (
+    build_health_report_of_node,
+    judge_node_health,
+    list_node_requirements,
+    list_unhealthy_nodes,
+)
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor import node_inspections
 
 
 def test_clock_that_is_set_back_meanwhile_blames_nobody() -> None:
     """The supervisor's: of the answers that came after it, nothing is known."""
-    answer = messages.Inspected(
-        inspection=1, began_at=NOON + timedelta(seconds=0.1), took_s=2.0, health=FINE
-    )
+    answer = messages.Inspected(inspection=1, began_at=NOON + timedelta(seconds=0.1), took_s=2.0, health=FINE)
     heard = [2.2, 2.3, 2.4 - 60, 2.5 - 60]
     reports = [
-        read_answer(f"n{n}", answer, NOON, NOON + timedelta(seconds=s)) for n, s in enumerate(heard)
+        build_health_report_of_node(f"n{n}", answer, NOON, NOON + timedelta(seconds=s))
+        for n, s in enumerate(heard)
     ]
-    found = judge_nodes(reports, PreflightLevel.fast, asked_of_node(SETTINGS), SETTINGS)
-    assert unhealthy_nodes(found) == {}
+    found = judge_node_health(reports, PreflightLevel.fast, list_node_requirements(SETTINGS), SETTINGS)
+    assert list_unhealthy_nodes(found) == {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +63,10 @@ class StubAgents:
         wrong = rank == 0 and not self.mended
         speeds = (replace(SPEED, checksum="b" if wrong else "a"),)
         health = replace(FINE, speeds=speeds if order.level is PreflightLevel.medium else ())
-        answer = messages.Inspected(
-            inspection=order.inspection, began_at=now(), took_s=0.0, health=health
-        )
+        answer = messages.Inspected(inspection=order.inspection, began_at=now(), took_s=0.0, health=health)
         self.answers.append((rank, answer))
 
-    async def receive_until_notice(
+    async def receive_until_stop_signal(
         self, _: float, __: asyncio.Event
     ) -> AsyncIterator[tuple[int, messages.Message]]:
         """Yield the answers."""
@@ -91,7 +93,7 @@ def test_node_that_computes_wrong_results_is_not_forgotten(monkeypatch: pytest.M
         known = []
         await inspections.inspect_new_nodes()
         known.append(set(inspections.unhealthy))
-        await inspections.inspect_suspect_nodes(crash)
+        await inspections.reinspect_nodes_after_failure(crash)
         known.append(set(inspections.unhealthy))
         agents.mended = True
         agents.standing_peers[0] = Stub("n0", 0)

@@ -49,24 +49,21 @@ def notices(answer: AllocationEnding) -> Notices:
     journal: Any = SimpleNamespace(record_event=lambda _: None)
     attempt: Any = SimpleNamespace(is_cancelled=lambda: False)
     return Notices(
-        assignment=assignment,
-        deadline=Deadline(lead=timedelta(seconds=60)),
-        journal=journal,
-        attempt=attempt,
+        assignment=assignment, deadline=Deadline(lead=timedelta(seconds=60)), journal=journal, attempt=attempt
     )
 
 
 def test_signal_to_an_agent_alone_is_no_notice_where_the_job_runs_on() -> None:
     """Slurm knows of no end: what the agent passed on is taken back, and the next one is heard."""
     known = notices(RUNS_ON)
-    known.note_signal("SIGTERM", can_save=True)
+    known.record_stop_signal("SIGTERM", can_save=True)
     assert known.noticed.is_set(), "ranks act at once: there may be little time"
-    asyncio.run(known.find_meaning_of_notice())
+    asyncio.run(known.find_meaning_of_stop_signal())
     dismissed = known.dismissed
     assert (known.notice, known.noticed.is_set()) == (None, False)
     assert dismissed is not None
     known.note_own_signal("SIGTERM", can_save=True)
-    asyncio.run(known.find_meaning_of_notice())
+    asyncio.run(known.find_meaning_of_stop_signal())
     assert known.dismissed is None
     assert known.notice is not None
 
@@ -75,8 +72,8 @@ def test_signal_to_an_agent_alone_is_no_notice_where_the_job_runs_on() -> None:
 def test_preemption_that_the_step_hears_first_is_a_notice(answer: AllocationEnding) -> None:
     """With a grace period the step is told first: so Slurm says, or it does not answer."""
     known = notices(answer)
-    known.note_signal("SIGTERM", can_save=True)
-    asyncio.run(known.find_meaning_of_notice())
+    known.record_stop_signal("SIGTERM", can_save=True)
+    asyncio.run(known.find_meaning_of_stop_signal())
     assert known.notice is not None
     assert (known.notice.cause, known.dismissed) == (Cause.preempted, None)
 
@@ -84,9 +81,9 @@ def test_preemption_that_the_step_hears_first_is_a_notice(answer: AllocationEndi
 def test_signal_to_the_supervisor_is_a_notice_whatever_slurm_says() -> None:
     """Who stops the batch side means the attempt."""
     known = notices(RUNS_ON)
-    known.note_signal("SIGTERM", can_save=True)
+    known.record_stop_signal("SIGTERM", can_save=True)
     known.note_own_signal("SIGTERM", can_save=True)
-    asyncio.run(known.find_meaning_of_notice())
+    asyncio.run(known.find_meaning_of_stop_signal())
     assert known.notice is not None
 
 
@@ -97,7 +94,7 @@ def warned(left_s: float | None, answer: AllocationEnding, signal: str = "") -> 
     known.deadline.limits, known.deadline.known = AttemptLimits(end_s=end_s), True
     known.deadline.signal = signal
     known.note_own_signal("SIGUSR1", can_save=True)
-    asyncio.run(known.find_meaning_of_notice())
+    asyncio.run(known.find_meaning_of_stop_signal())
     return known
 
 
@@ -134,7 +131,7 @@ def test_end_that_follows_a_request_is_heard() -> None:
     known.deadline.known = True
     known.note_own_signal("SIGUSR1", can_save=True)
     known.note_own_signal("SIGTERM", can_save=True)
-    asyncio.run(known.find_meaning_of_notice())
+    asyncio.run(known.find_meaning_of_stop_signal())
     assert known.notice is not None
     assert (known.notice.signal, known.dismissed) == ("SIGTERM", None)
 
@@ -147,10 +144,10 @@ def test_request_to_save_is_only_noted_where_there_is_nothing_to_save() -> None:
     known.note_own_signal("SIGUSR1", can_save=False)
     assert (known.notice, known.noticed.is_set()) == (None, False)
     assert "nothing to save yet" in said[0]
-    asked = known.find_unmet_request(timedelta(seconds=30))
+    asked = known.find_unmet_save_request(timedelta(seconds=30))
     assert asked is not None
     assert asked.signal == "SIGUSR1"
-    assert known.find_unmet_request(timedelta()) is None  # a round that began since
+    assert known.find_unmet_save_request(timedelta()) is None  # a round that began since
 
 
 def test_nothing_is_a_notice_once_the_attempt_is_over() -> None:

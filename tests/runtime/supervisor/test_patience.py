@@ -15,8 +15,8 @@ from runtime.conftest import Workshop
 
 from hpckit.model.failure import Cause
 from hpckit.model.states import RunState
-from hpckit.record.launches import read_runs
-from hpckit.runtime.supervisor.patience import cause_of_own_failure, retry_passing_errors
+from hpckit.record.launches import read_run_records
+from hpckit.runtime.supervisor.patience import cause_of_supervisor_failure, retry_transient_file_errors
 
 
 class Flaky:
@@ -36,7 +36,7 @@ class Flaky:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE])
 def test_work_is_tried_again_where_its_error_may_pass(number: int) -> None:
     """A full disk that is cleaned up, a server that comes back: the work is done."""
-    assert retry_passing_errors(Flaky(number, 1).work) == "done"
+    assert retry_transient_file_errors(Flaky(number, 1).work) == "done"
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOTDIR, errno.EROFS])
@@ -44,21 +44,21 @@ def test_work_is_not_tried_again_where_its_error_stays(number: int) -> None:
     """Whom a folder does not belong to is told at once."""
     flaky = Flaky(number, 1)
     with pytest.raises(OSError, match=os.strerror(number)):
-        retry_passing_errors(flaky.work)
+        retry_transient_file_errors(flaky.work)
     assert flaky.left == 0
 
 
 def test_work_is_given_up_after_its_time() -> None:
     """What does not pass is an error at last."""
     with pytest.raises(OSError, match="No space"):
-        retry_passing_errors(Flaky(errno.ENOSPC, 10**9).work, 1.0)
+        retry_transient_file_errors(Flaky(errno.ENOSPC, 10**9).work, 1.0)
 
 
 def test_failed_supervisor_is_no_unknown_cause() -> None:
     """A full disk has its own name; all else has a budget by default, so that it is requeued."""
-    assert cause_of_own_failure(OSError(errno.ENOSPC, "")) is Cause.disk_full
-    assert cause_of_own_failure(OSError(errno.EIO, "")) is Cause.launcher_lost
-    assert cause_of_own_failure(OSError("no number")) is Cause.launcher_lost
+    assert cause_of_supervisor_failure(OSError(errno.ENOSPC, "")) is Cause.disk_full
+    assert cause_of_supervisor_failure(OSError(errno.EIO, "")) is Cause.launcher_lost
+    assert cause_of_supervisor_failure(OSError("no number")) is Cause.launcher_lost
 
 
 @pytest.mark.training
@@ -77,7 +77,7 @@ def test_attempt_waits_for_room_on_a_full_disk(tmp_path: Path, ranks: Any) -> No
         threading.Timer(6.0, (disk / "fill").unlink).start()
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 0, output
-        assert read_runs(launch)[0].state is RunState.completed
+        assert read_run_records(launch)[0].state is RunState.completed
     finally:
         time.sleep(0.5)
         subprocess.run(["umount", "--lazy", str(disk)], check=True)

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from hpckit.features.profiling.operations import latest_profile
+from hpckit.features.profiling.operations import read_latest_profile_answer
 from hpckit.model import messages
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plain import to_plain
-from hpckit.model.profile import ProfileAnswer, ProfileRequest, RankProfile, planned_id
+from hpckit.model.profile import ProfileAnswer, ProfileRequest, RankProfile, planned_profile_id
 from hpckit.model.settings import Observe, Profile
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import append_lines
+from hpckit.record.store import append_json_lines
 from hpckit.runtime.mailbox import profile_mailbox
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.profiles import Profiles
@@ -68,22 +68,22 @@ class Desk:
 
     async def ask(self, request: ProfileRequest) -> ProfileAnswer:
         """Ask as a verb does; return what is answered first."""
-        latest = append_lines(self.paths.profile_requests, to_plain(request))
+        latest = append_json_lines(self.paths.profile_requests, to_plain(request))
         before, self.answered = self.answered, latest
-        await self.profiles.answer_requests(before, latest)
+        await self.profiles.answer_profile_requests(before, latest)
         return await self.answer(request.id)
 
     async def answer(self, name: str) -> ProfileAnswer:
         """Return the present answer to a request."""
         await self.profiles.journal.files.await_queued_work(10)
-        found = profile_mailbox(self.paths).read(name)
+        found = profile_mailbox(self.paths).get_answer(name)
         assert found is not None
         return found
 
     def report(self, rank: int, name: str = NAME, **values: Any) -> None:
         """Let a rank report."""
         told = RankProfile(**{"rank": rank, "node": "n", "first_step": 7, "steps": 3, **values})
-        self.profiles.note_result(messages.Profiled(id=name, round=5, profile=told))
+        self.profiles.record_rank_profile(messages.Profiled(id=name, round=5, profile=told))
 
 
 @pytest.fixture
@@ -111,13 +111,13 @@ def test_request_goes_to_its_ranks_and_is_done_when_all_have_reported(desk: Desk
         desk.report(1)
         desk.report(0, "20260101T000000Z-other")
         answer = await desk.answer(NAME)
-        assert (answer.done, [one.rank for one in answer.results]) == (False, [2])
+        assert (answer.done, [result.rank for result in answer.results]) == (False, [2])
         desk.report(0, steps=0, problem="no")
         answer = await desk.answer(NAME)
-        assert (answer.done, [one.problem for one in answer.results]) == (True, ["no", None])
+        assert (answer.done, [result.problem for result in answer.results]) == (True, ["no", None])
 
     asyncio.run(scene())
-    assert latest_profile(desk.paths) is not None
+    assert read_latest_profile_answer(desk.paths) is not None
 
 
 def test_another_request_is_refused_while_one_is_under_way(desk: Desk) -> None:
@@ -136,7 +136,7 @@ def test_another_request_is_refused_while_one_is_under_way(desk: Desk) -> None:
         assert (answer.refused, answer.ranks) == (None, (0, 1, 2, 3))
 
     asyncio.run(scene())
-    assert getattr(latest_profile(desk.paths), "id", "") == "20260101T000002Z-ef56"
+    assert getattr(read_latest_profile_answer(desk.paths), "id", "") == "20260101T000002Z-ef56"
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,7 @@ def test_another_request_is_refused_while_one_is_under_way(desk: Desk) -> None:
         ({"steps": 10**9}, "1 to 1000 steps"),
     ],
 )
-def test_request_that_cannot_be_followed_is_refused(
-    desk: Desk, change: dict[str, Any], why: str
-) -> None:
+def test_request_that_cannot_be_followed_is_refused(desk: Desk, change: dict[str, Any], why: str) -> None:
     """The verb checks the same before; a round may be smaller than the run was planned."""
     answer = asyncio.run(desk.ask(replace(REQUEST, **change)))
     assert why in str(answer.refused)
@@ -165,9 +163,7 @@ def test_request_that_cannot_be_followed_is_refused(
         ({"step": None}, "none of its ranks has begun a step"),
     ],
 )
-def test_round_that_cannot_be_profiled_says_why(
-    desk: Desk, change: dict[str, Any], why: str
-) -> None:
+def test_round_that_cannot_be_profiled_says_why(desk: Desk, change: dict[str, Any], why: str) -> None:
     """Between two rounds there is none at all."""
     for name, value in change.items():
         setattr(desk.round, name, value)
@@ -183,22 +179,22 @@ def test_ranks_that_end_before_are_no_reason_to_wait(desk: Desk) -> None:
     async def scene() -> None:
         desk.round.exits.add(3)
         answer = await desk.ask(replace(REQUEST, ranks=()))
-        assert [(one.rank, one.problem) for one in answer.results] == [(3, "the rank ended before")]
-        desk.profiles.note_rank_end(4, 1)  # an earlier round
-        desk.profiles.note_rank_end(5, 2)
+        assert [(result.rank, result.problem) for result in answer.results] == [(3, "the rank ended before")]
+        desk.profiles.fail_profiles_of_ended_rank(4, 1)  # an earlier round
+        desk.profiles.fail_profiles_of_ended_rank(5, 2)
         desk.report(0)
         assert not (await desk.answer(NAME)).done
-        desk.profiles.note_round_end(5)
+        desk.profiles.fail_profiles_of_ended_round(5)
         answer = await desk.answer(NAME)
         assert answer.done
-        assert [one.problem is None for one in answer.results] == [True, False, False, False]
+        assert [result.problem is None for result in answer.results] == [True, False, False, False]
 
     asyncio.run(scene())
 
 
 def test_planned_profile_is_answered_without_a_request(desk: Desk) -> None:
     """Of the ranks that the round has."""
-    name = planned_id(5)
+    name = planned_profile_id(5)
 
     async def scene() -> None:
         desk.report(1, name)
@@ -213,7 +209,7 @@ def test_planned_profile_is_answered_without_a_request(desk: Desk) -> None:
 def test_lines_that_are_no_requests_are_passed_over(desk: Desk) -> None:
     """Such as one whose name would leave the folder."""
     for line in ({}, {"id": 3}, {**to_plain(REQUEST), "id": "../../etc"}):
-        append_lines(desk.paths.profile_requests, line)
+        append_json_lines(desk.paths.profile_requests, line)
     answer = asyncio.run(desk.ask(REQUEST))
     assert answer.refused is None
     assert len(desk.round.orders) == 1

@@ -16,10 +16,10 @@ from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.launch import LaunchConfig, Recovery, Resources
 from hpckit.model.parallel.settings import FallbackLayout, Parallel
 from hpckit.model.states import RoundAction
-from hpckit.planning.recovery.boundary import on_resize, resizable_nodes
-from hpckit.planning.recovery.decide import decide
+from hpckit.planning.recovery.boundary import decide_on_resize, list_nodes_for_resize
+from hpckit.planning.recovery.decide import decide_after_round
 from hpckit.planning.recovery.ledger import Ledger
-from hpckit.planning.recovery.round_view import EndAttempt, NewRound, RoundView, round_ended
+from hpckit.planning.recovery.round_view import EndAttempt, NewRound, RoundView, build_round_ended_event
 from hpckit.runtime.supervisor.resizing import Resizing
 from hpckit.runtime.supervisor.wanted_size import WantedSize
 
@@ -64,14 +64,14 @@ class World:
         )
         journal: Any = SimpleNamespace(record_warning=lambda _: None)
         self.resizing = Resizing(journal, self.agents, outlook)  # type: ignore[arg-type]
-        asyncio.run(self.resizing.note_new_round(self.members))
+        asyncio.run(self.resizing.update_for_new_round(self.members))
 
     def _add(self, rank: int, node: str, satellite: str | None) -> None:
         peer = SimpleNamespace(node=node, node_rank=rank, satellite=satellite, leaving="")
         self.agents.peers[rank] = peer
         self.agents.standing_peers = tuple(self.agents.peers.values())
         self.agents.list_satellite_peers = lambda job: tuple(
-            one for one in self.agents.peers.values() if one.satellite == job
+            peer for peer in self.agents.peers.values() if peer.satellite == job
         )
 
     def _order(self, replicas: int, idle: int) -> tuple[str, int]:
@@ -97,17 +97,17 @@ class World:
             fewest=sizes.fewest,
             replica_nodes=sizes.replica_nodes,
             fallback_nodes=sizes.fallback,
-            resizing=self.wanted_size.loses_satellites,
+            resizing=self.wanted_size.is_round_losing_satellites,
             requeues=True,
         )
 
     def follow(self, action: object) -> None:
         """Begin the round that was decided on."""
         assert isinstance(action, NewRound), action
-        ended = round_ended(self.view(), action.because, RoundAction.new_round)
-        self.past = self.past.after(ended, 1)
+        ended = build_round_ended_event(self.view(), action.because, RoundAction.new_round)
+        self.past = self.past.after_round(ended, 1)
         self.members = self.round.state.members = action.nodes
-        asyncio.run(self.resizing.note_new_round(self.members))
+        asyncio.run(self.resizing.update_for_new_round(self.members))
 
     def lose(self, node: str) -> None:
         """Have a node die, a minute later."""
@@ -118,7 +118,7 @@ class World:
         if node in self.members:
             lost = Failure(cause=Cause.node_lost, message="", node=node, signature="node_lost")
             self.follow(
-                decide(replace(self.view(), failure=lost), self.settings.recovery, self.past)
+                decide_after_round(replace(self.view(), failure=lost), self.settings.recovery, self.past)
             )
 
     def join(self, job: str, *nodes: str) -> None:
@@ -126,7 +126,7 @@ class World:
         for node in nodes:
             self._add(max(self.agents.peers, default=0) + 1000, node, job)
             self.agents.arrivals[job] += 1
-            self.past = self.past.with_returned(node)
+            self.past = self.past.add_returned_node(node)
         if job not in self.wanted_size.unasked:
             self.wanted_size.ask_for_resize()
 
@@ -145,7 +145,7 @@ class World:
             self.at += timedelta(minutes=10)
             asyncio.run(self.resizing.regrow_after_save(timedelta(seconds=1)))
             if self.wanted_size.asked:
-                action = on_resize(self.view(), self.settings.recovery, self.past)
+                action = decide_on_resize(self.view(), self.settings.recovery, self.past)
                 if isinstance(action, NewRound):
                     self.follow(action)
 
@@ -203,11 +203,11 @@ def test_ranks_that_leave_by_themselves_end_the_run_whatever_satellites_stand_th
                 for rank, node in enumerate(world.members)
             )
             view = replace(world.view(), exits=left)
-            action = decide(view, Recovery(), past)
+            action = decide_after_round(view, Recovery(), past)
             if isinstance(action, EndAttempt):
                 break
             assert isinstance(action, NewRound), action
-            past = past.after(round_ended(view, action.because, RoundAction.new_round), 1)
+            past = past.after_round(build_round_ended_event(view, action.because, RoundAction.new_round), 1)
             rounds += 1
         assert rounds < 5, joined
 
@@ -226,8 +226,8 @@ def test_run_in_another_layout_orders_what_completes_its_own() -> None:
 def test_excluded_node_gets_another_chance_after_half_a_day() -> None:
     """From its failure on, whether or not others have failed since."""
     world = World(2, 1)
-    world.past = world.past.after(
-        round_ended(
+    world.past = world.past.after_round(
+        build_round_ended_event(
             world.view(),
             Failure(cause=Cause.unhealthy, message="", node="n2", signature="u"),
             RoundAction.new_round,
@@ -236,9 +236,9 @@ def test_excluded_node_gets_another_chance_after_half_a_day() -> None:
     )
     world.members = ("n1",)
     policy = world.settings.recovery
-    assert list(resizable_nodes(world.view(), policy, world.past)) == ["n1"]
+    assert list(list_nodes_for_resize(world.view(), policy, world.past)) == ["n1"]
     world.at += timedelta(hours=13)
-    assert list(resizable_nodes(world.view(), policy, world.past)) == ["n1", "n2"]
+    assert list(list_nodes_for_resize(world.view(), policy, world.past)) == ["n1", "n2"]
 
 
 @given(st.data())

@@ -32,13 +32,13 @@ from hpckit.model.plain import to_plain
 from hpckit.model.settings import Observe
 from hpckit.model.states import DrainAction, RunState
 from hpckit.model.telemetry.vocabulary import TelemetryRow
-from hpckit.record.launches import Launch, read_runs
+from hpckit.record.launches import Launch, read_run_records
 from hpckit.record.layout import AttemptPaths, LaunchPaths
-from hpckit.record.store import append_lines, read_events
-from hpckit.record.telemetry import read_segment, telemetry_nodes
+from hpckit.record.store import append_json_lines, read_events
+from hpckit.record.telemetry import list_telemetry_nodes, read_telemetry_segment
 from hpckit.runtime.environ import FORK_SERVER, SATELLITE
 from hpckit.runtime.mailbox import resize_mailbox
-from hpckit.views.telemetry import run_usage
+from hpckit.views.telemetry import read_resource_usage_of_run
 
 pytestmark = pytest.mark.training
 
@@ -150,15 +150,14 @@ class Elastic:
 
     def rounds(self) -> list[tuple[str, ...]]:
         """Return the nodes of each round."""
-        return [one.nodes for one in self.events() if isinstance(one, events.RoundStarted)]
+        return [event.nodes for event in self.events() if isinstance(event, events.RoundStarted)]
 
     def saved(self) -> None:
         """Wait until the latest round has saved, so that it may leave."""
         number = len(self.rounds()) - 1
         waited(
             lambda: any(
-                isinstance(one, events.CheckpointSaved) and one.round == number
-                for one in self.events()
+                isinstance(event, events.CheckpointSaved) and event.round == number for event in self.events()
             ),
             f"round {number} saved",
         )
@@ -191,14 +190,14 @@ class Elastic:
 
     def lose(self, node: str) -> None:
         """Have nothing come from a node any more."""
-        joined = [one for one in self.events() if isinstance(one, events.AgentJoined)]
+        joined = [event for event in self.events() if isinstance(event, events.AgentJoined)]
         (agent,) = [one.pid for one in joined if one.node == node]
         self.stopped.append(agent)
         os.kill(agent, signal.SIGSTOP)
 
     def layouts(self) -> list[str]:
         """Return what the ranks of each round said of their layout."""
-        told = [one for one in self.events() if isinstance(one, events.LayoutReported)]
+        told = [event for event in self.events() if isinstance(event, events.LayoutReported)]
         return [str(one.report.layout) for one in told]
 
     def resize(self, resize: Resize, replicas: int) -> ResizeAnswer:
@@ -206,9 +205,9 @@ class Elastic:
         at = datetime.now(UTC)
         name = f"{at:%Y%m%dT%H%M%SZ}-{os.urandom(4).hex()}"
         request = ResizeRequest(id=name, at=at, host="h", resize=resize, replicas=replicas)
-        append_lines(self.paths.resize_requests, to_plain(request))
+        append_json_lines(self.paths.resize_requests, to_plain(request))
         answer: ResizeAnswer = waited(
-            lambda: resize_mailbox(self.paths).read(name), "the supervisor answers"
+            lambda: resize_mailbox(self.paths).get_answer(name), "the supervisor answers"
         )
         return answer
 
@@ -217,11 +216,11 @@ class Elastic:
         (LaunchPaths(self.launch.folder).run(0).folder / "done").touch()
         output, _ = self.process.communicate(timeout=LIMIT_S)
         assert self.process.returncode == 0, output
-        assert read_runs(self.launch)[0].state is RunState.completed
+        assert read_run_records(self.launch)[0].state is RunState.completed
 
     def causes(self) -> list[str | None]:
         """Return why each round ended."""
-        ended = [one for one in self.events() if isinstance(one, events.RoundEnded)]
+        ended = [event for event in self.events() if isinstance(event, events.RoundEnded)]
         return [None if one.failure is None else one.failure.cause for one in ended]
 
 
@@ -283,9 +282,7 @@ def elastic(workshop: Any, ranks: Any, forks: str) -> Iterator[Callable[..., Ela
 
 
 @thorough
-def test_run_grows_by_a_satellite_and_continues_without_it(
-    elastic: Callable[..., Elastic],
-) -> None:
+def test_run_grows_by_a_satellite_and_continues_without_it(elastic: Callable[..., Elastic]) -> None:
     """Its node is a member after a planned restart; told to stop, it leaves in the same way."""
     run = elastic(2)
     agent = run.satellite("77", THREE)
@@ -293,12 +290,12 @@ def test_run_grows_by_a_satellite_and_continues_without_it(
     agent.send_signal(signal.SIGTERM)
     run.wait_for(ONE, TWO)
     assert agent.wait(20) == 0, "it was let go"
-    (gone,) = [one for one in run.events() if isinstance(one, events.SatelliteLeft)]
+    (gone,) = [event for event in run.events() if isinstance(event, events.SatelliteLeft)]
     assert (gone.node, gone.satellite) == (THREE, "77")
     assert gone.reason == "it was told to stop (SIGTERM)"
     run.end()
     assert run.causes() == ["resized", "resized", None]
-    assert not [one for one in run.events() if isinstance(one, events.NodeLost)]
+    assert not [event for event in run.events() if isinstance(event, events.NodeLost)]
 
 
 @thorough
@@ -321,7 +318,7 @@ def test_node_that_the_run_has_already_is_let_go(elastic: Callable[..., Elastic]
     run = elastic(1)
     agent = run.satellite("77", ONE)
     assert agent.wait(20) == 0
-    said = [one.message for one in run.events() if isinstance(one, events.Warned)]
+    said = [event.message for event in run.events() if isinstance(event, events.Warned)]
     assert [one for one in said if f"the run has {ONE} already: satellite job 77" in one]
     run.end()
     assert run.rounds() == [(ONE,)]
@@ -330,7 +327,7 @@ def test_node_that_the_run_has_already_is_let_go(elastic: Callable[..., Elastic]
 def test_run_shrinks_and_takes_its_nodes_back(elastic: Callable[..., Elastic]) -> None:
     """A shrink is followed or refused in words; what stands ready comes back without a job."""
     run = elastic(2)
-    assert run.resize(Resize.shrink, 2).refused == "it has 2 replicas: to shrink, name fewer"
+    assert run.resize(Resize.shrink, 2).refused == "it has 2 replicas: name a smaller number"
     answer = run.resize(Resize.shrink, 1)
     assert (answer.refused, answer.replicas) == (None, 2)
     run.wait_for(ONE)
@@ -352,15 +349,13 @@ def test_growth_beyond_the_batch_is_undone(elastic: Callable[..., Elastic]) -> N
     assert agent.wait(20) == 0
     run.end()
     assert run.causes() == ["resized", "resized", "resized", None]
-    said = [one.message for one in run.events() if isinstance(one, events.Warned)]
+    said = [event.message for event in run.events() if isinstance(event, events.Warned)]
     (undone,) = [one for one in said if "growing was undone" in one]
     assert "batch" in undone, undone
 
 
 @thorough
-def test_run_without_a_whole_replica_continues_in_another_layout(
-    elastic: Callable[..., Elastic],
-) -> None:
+def test_run_without_a_whole_replica_continues_in_another_layout(elastic: Callable[..., Elastic]) -> None:
     """It goes on from its checkpoint on the nodes that are left, and back once nodes come."""
     own = Parallel(replicate="rest", shard=3, fallback=[FallbackLayout(replicate=1, shard="rest")])
     run = elastic(3, script=PLANNED, parallel=own, min_nodes=1)
@@ -372,21 +367,16 @@ def test_run_without_a_whole_replica_continues_in_another_layout(
     run.end()
     assert run.layouts() == ["shard 3", "shard 2", "shard 3"]
     assert run.causes() == ["node_lost", "resized", None]
-    ended = [one for one in run.events() if isinstance(one, events.RoundEnded)]
+    ended = [event for event in run.events() if isinstance(event, events.RoundEnded)]
     first, second, third = [(one.first_step or 0, one.step or 0) for one in ended]
     assert 0 < second[0] <= first[1] + 1, "it goes on from a checkpoint"
     assert second[1] <= third[0] <= second[1] + 1, "no step is done twice on the way back"
-    said = [one.message for one in run.events() if isinstance(one, events.Warned)]
-    assert (
-        "no whole replica of shard 3 on 2 nodes: the run continues as shard 2 "
-        "(parallel.fallback)" in said
-    )
+    said = [event.message for event in run.events() if isinstance(event, events.Warned)]
+    assert "no whole replica of shard 3 on 2 nodes: the run continues as shard 2 (parallel.fallback)" in said
 
 
 @thorough
-def test_idle_nodes_of_a_lost_replica_are_completed_by_a_satellite(
-    elastic: Callable[..., Elastic],
-) -> None:
+def test_idle_nodes_of_a_lost_replica_are_completed_by_a_satellite(elastic: Callable[..., Elastic]) -> None:
     """A job brings only what is missing, once; it may bring back the node that was lost."""
     run = elastic(4, PLANNED, Parallel(replicate="rest", shard=2), min_nodes=2)
     run.lose(FOUR)
@@ -410,16 +400,16 @@ def test_nodes_of_satellites_are_measured_once(elastic: Callable[..., Elastic]) 
     time.sleep(2.5)
     run.end()
     assert run.satellites[0].wait(20) == 0
-    assert telemetry_nodes(run.paths) == [ONE, THREE]
-    read = list(read_segment(run.paths.telemetry(THREE)))
+    assert list_telemetry_nodes(run.paths) == [ONE, THREE]
+    read = list(read_telemetry_segment(run.paths.newest_telemetry_file(THREE)))
     rows = [one for one in read if isinstance(one, TelemetryRow)]
     for before, after in itertools.pairwise(rows):
         assert before.end <= after.start, "no time is in two rows"
-    used = {one.node: one.seconds for one in run_usage(run.launch, 0).nodes}
+    used = {node.node: node.seconds for node in read_resource_usage_of_run(run.launch, 0).nodes}
     (joined,) = [
-        one.at
-        for one in run.events()
-        if isinstance(one, events.AgentJoined) and one.satellite == "77"
+        event.at
+        for event in run.events()
+        if isinstance(event, events.AgentJoined) and event.satellite == "77"
     ]
     assert used[THREE] == pytest.approx((rows[-1].end - joined).total_seconds(), abs=1.5)
     assert used[THREE] < used[ONE]
@@ -436,12 +426,12 @@ def test_satellite_with_a_drained_node_is_left(elastic: Callable[..., Elastic]) 
     assert agent.wait(20) == 0, "it was let go"
     run.drained.write_text(ONE)
     told = waited(
-        lambda: [one for one in run.events() if isinstance(one, events.NodeDraining)][1:],
+        lambda: [event for event in run.events() if isinstance(event, events.NodeDraining)][1:],
         "its own node is asked about, too",
     )
     run.end()
     assert run.causes() == ["resized", "resized", None]
     assert run.rounds() == [(ONE,), (ONE, THREE), (ONE,)]
-    (gone,) = [one for one in run.events() if isinstance(one, events.SatelliteLeft)]
+    (gone,) = [event for event in run.events() if isinstance(event, events.SatelliteLeft)]
     assert (gone.node, gone.reason) == (THREE, f"{THREE} is being drained (NHC: fans)")
     assert [(one.node, one.action) for one in told] == [(ONE, DrainAction.stay)]

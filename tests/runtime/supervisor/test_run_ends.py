@@ -23,9 +23,9 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, ExitReason, RankExit, StateKept
 from hpckit.model.launch import Checkpoint, Recovery
 from hpckit.model.states import RunState
-from hpckit.record.launches import Launch, read_runs
+from hpckit.record.launches import Launch, read_run_records
 from hpckit.record.store import read_events
-from hpckit.runtime.fork_server.protocol import read_variables
+from hpckit.runtime.fork_server.protocol import read_process_environment
 
 pytestmark = pytest.mark.training
 
@@ -65,7 +65,7 @@ def rank_pid(pid: int, rank: int) -> int | None:
         wanted = {"RANK": str(rank), "HPCKIT_LAUNCH_DIR": folder}
         if entry.name.isdecimal():
             with contextlib.suppress(ProcessLookupError):
-                variables = read_variables(int(entry.name))
+                variables = read_process_environment(int(entry.name))
                 leads = os.getsid(int(entry.name)) == int(entry.name)
                 if leads and wanted.items() <= variables.items():
                     return int(entry.name)
@@ -116,7 +116,7 @@ def test_signal_to_one_rank_costs_a_round_and_no_step(
         strike(process, number, random.randrange(2))  # noqa: S311
     output, _ = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 0, output
-    (record,) = read_runs(launch)
+    (record,) = read_run_records(launch)
     assert (record.state, record.round, record.reason) == (RunState.completed, 2, "")
     assert losses(launch) == undisturbed
     assert max(undisturbed) == STEPS - 1
@@ -193,7 +193,7 @@ def test_rank_that_vanishes_with_code_zero_is_not_complete(workshop: Workshop, w
     assert (ended.code, ended.record.state) == (1, RunState.failed)
     assert ended.record.failure is not None
     assert (ended.record.failure.cause, ended.record.failure.rank) == (Cause.exit_code, 1)
-    assert "before it had come to its end" in ended.record.failure.message
+    assert "before it had finished" in ended.record.failure.message
 
 
 def test_user_code_that_swallows_the_leaving_does_not_complete(workshop: Workshop) -> None:
@@ -245,7 +245,7 @@ def test_failure_after_the_last_step_undoes_no_step(workshop: Workshop, *, late:
     ended = workshop.attempt(AFTER_THE_LOOP, **ranks(1, recovery=restarts), params={"late": late})
     assert (ended.code, ended.record.round) == (0, 1), ended.output
     assert (ended.record.metrics["number"], ended.record.step) == (2, 2)
-    over = [one for one in read_events(ended.paths.events) if isinstance(one, events.RoundEnded)]
+    over = [event for event in read_events(ended.paths.events) if isinstance(event, events.RoundEnded)]
     assert [one.first_step for one in over] == [0, None]
 
 
@@ -267,7 +267,7 @@ def test_full_disk_below_the_metrics_costs_rows_and_no_training(workshop: Worksh
     """`run.log` warns once, drops, counts what it dropped, and goes on when there is room."""
     ended = workshop.attempt(DROPPED, **ranks(1))
     assert (ended.code, ended.record.state) == (0, RunState.completed), ended.output
-    first, last = (one for one in ended.record.warnings if "metrics" in one)
+    first, last = (warning for warning in ended.record.warnings if "metrics" in warning)
     assert "metrics are dropped for now" in first
     assert "No space left on device" in first
     assert last == "6 rows of metrics were dropped"

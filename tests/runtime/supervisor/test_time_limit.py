@@ -41,7 +41,7 @@ def leaves(scheduler: Scheduler, *, within_s: float = 0.3, stepping: bool = True
     limit = Deadline(lead=timedelta(seconds=LEAD_S), ask=scheduler.ask)
 
     async def watch() -> bool:
-        await limit.learn_limits()
+        await limit.ask_scheduler_for_limits()
         try:
             step = timedelta() if stepping else None
             await asyncio.wait_for(limit.await_time_to_leave(lambda: step), within_s)

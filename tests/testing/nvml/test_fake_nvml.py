@@ -25,9 +25,9 @@ print(json.dumps(found))
 SAMPLE = """
 import json, sys
 from hpckit.observe.gpu_choice import GpuChoice
-from hpckit.observe.nvml.backend import open_nvml
+from hpckit.observe.nvml.backend import open_nvml_backend
 before = "pynvml" in sys.modules
-backend, note = open_nvml(gpm=True, choice=GpuChoice(whole_node=True))
+backend, note = open_nvml_backend(gpm=True, choice=GpuChoice(whole_node=True))
 print(json.dumps([before, backend is None, note]))
 """
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 from datetime import timedelta
 
-from hpckit.cli.launch_output import script_documents
-from hpckit.cli.options import add_common, add_flag, add_reference, find_named
+from hpckit.cli.launch_output import scripts_to_json
+from hpckit.cli.options import (
+    add_common_options,
+    add_flag,
+    add_launch_or_run_argument,
+    resolve_reference_to_change,
+)
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.model.counted import counted
-from hpckit.model.plain import plain_fields
-from hpckit.operations.next_step import reference
-from hpckit.operations.running.resize import Growth, grow_run, plan_growth
+from hpckit.model.counted import format_count
+from hpckit.model.plain import attributes_to_json
+from hpckit.operations.next_step import launch_reference
+from hpckit.operations.running.resize import Growth, grow_run, plan_run_growth
 from hpckit.operations.running.satellites import GrowOrder
 from hpckit.record.launches import Launch
 
@@ -30,24 +35,22 @@ cancelled or over its time, the run saves and continues without it.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `grow`."""
-    add_reference(parser)
-    parser.add_argument(
-        "--replicas", metavar="N", type=int, required=True, help="how many replicas more"
-    )
+    add_launch_or_run_argument(parser)
+    parser.add_argument("--replicas", metavar="N", type=int, required=True, help="how many replicas more")
     parser.add_argument("--partition", metavar="NAME", help="of the job (default: the run's)")
     parser.add_argument("--qos", metavar="NAME", help="of the job (default: the run's)")
     parser.add_argument(
         "--time", metavar="MIN", type=int, help="time limit of the job in minutes (default: same)"
     )
     add_flag(parser, "--dry-run", "print the job's script, and change nothing")
-    add_common(parser)
+    add_common_options(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Have a run grow, or show the script; returns 0. Raises HpckitError."""
     if arguments.time is not None and arguments.time < 1:
-        raise UsageError(f"--time is {arguments.time}; it is 1 minute or more")
-    selection = find_named(arguments, context)
+        raise UsageError(f"--time is {arguments.time}; it must be 1 minute or more")
+    selection = resolve_reference_to_change(arguments, context)
     order = GrowOrder(
         replicas=arguments.replicas,
         partition=arguments.partition,
@@ -55,36 +58,35 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         timeout=None if arguments.time is None else timedelta(minutes=arguments.time),
     )
     if arguments.dry_run:
-        growth = plan_growth(selection, order, context)
-        _show(growth, selection.launch, context, as_json=arguments.json)
+        growth = plan_run_growth(selection, order, context)
+        _print_satellite_script(growth, selection.launch, context, as_json=arguments.json)
         return 0
     growth = grow_run(selection, order, context)
     if arguments.json:
-        context.say_json(_document(growth))
+        context.say_json(_growth_to_json(growth))
         return 0
-    count, source = counted(arguments.replicas, "replica"), "nodes that stand ready"
+    count, source = format_count(arguments.replicas, "replica"), "nodes that are ready"
     if growth.satellite is not None:
-        nodes = counted(growth.satellite.job.resources.nodes, "node")
+        nodes = format_count(growth.satellite.job.resources.nodes, "node")
         source = f"satellite job {growth.slurm_job} of {nodes}, once it starts"
     context.say(f"run {growth.record.id} grows by {count}: {source}")
-    context.say(f"  next    hpckit status {reference(selection.launch, context)}")
+    context.say(f"  next    hpckit status {launch_reference(selection.launch, context)}")
     return 0
 
 
-def _document(growth: Growth) -> dict[str, object]:
+def _growth_to_json(growth: Growth) -> dict[str, object]:
     satellite = growth.satellite
     fields = "run=record.id replicas=answer.replicas standing=answer.standing job=slurm_job"
     nodes = 0 if satellite is None else satellite.job.resources.nodes
-    return plain_fields(growth, fields) | {"nodes": nodes}
+    return attributes_to_json(growth, fields) | {"nodes": nodes}
 
 
-def _show(growth: Growth, launch: Launch, context: Context, *, as_json: bool) -> None:
-    """Print the script that would be submitted."""
+def _print_satellite_script(growth: Growth, launch: Launch, context: Context, *, as_json: bool) -> None:
     satellite = growth.satellite
     assert satellite is not None, "nothing was asked, so nothing stands ready"  # noqa: S101
     scripts = {satellite.job.index: satellite.script}
     if as_json:
-        context.say_json({**_document(growth), "scripts": script_documents(launch, scripts)})
+        context.say_json({**_growth_to_json(growth), "scripts": scripts_to_json(launch, scripts)})
         return
     context.say(f"--- {launch.paths.script(satellite.job.index).name}")
     context.stdout.write(satellite.script)

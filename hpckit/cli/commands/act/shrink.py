@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from hpckit.cli.options import add_common, add_reference, find_named
+from hpckit.cli.options import add_common_options, add_launch_or_run_argument, resolve_reference_to_change
 from hpckit.context import Context
-from hpckit.model.counted import counted
-from hpckit.operations.next_step import reference
+from hpckit.model.counted import format_count
+from hpckit.operations.next_step import launch_reference
 from hpckit.operations.running.resize import shrink_run
 
 EPILOG = """\
@@ -21,24 +21,20 @@ of a satellite job are free again; the others stand as spares, and `hpckit grow`
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `shrink`."""
-    add_reference(parser)
-    parser.add_argument(
-        "--replicas", metavar="N", type=int, required=True, help="how many replicas to keep"
-    )
-    add_common(parser)
+    add_launch_or_run_argument(parser)
+    parser.add_argument("--replicas", metavar="N", type=int, required=True, help="how many replicas to keep")
+    add_common_options(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Have a run shrink; returns 0. Raises HpckitError."""
-    selection = find_named(arguments, context)
+    selection = resolve_reference_to_change(arguments, context)
     record, answer = shrink_run(selection, arguments.replicas, context)
     if arguments.json:
         wanted = arguments.replicas
         context.say_json({"run": record.id, "replicas": answer.replicas, "wanted": wanted})
         return 0
-    count = counted(arguments.replicas, "replica")
-    context.say(
-        f"run {record.id} shrinks from {answer.replicas} to {count} at its next step boundary"
-    )
-    context.say(f"  next    hpckit status {reference(selection.launch, context)}")
+    count = format_count(arguments.replicas, "replica")
+    context.say(f"run {record.id} shrinks from {answer.replicas} to {count} at its next step boundary")
+    context.say(f"  next    hpckit status {launch_reference(selection.launch, context)}")
     return 0

@@ -11,20 +11,26 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 
-from hpckit.cli.gc_pause import gc_paused
-from hpckit.cli.options import add_common, add_filters, add_sort, filter_of, output_dir
+from hpckit.cli.gc_pause import pause_garbage_collector
+from hpckit.cli.options import (
+    add_common_options,
+    add_filter_options,
+    add_sort_option,
+    build_filter,
+    choose_output_dir,
+)
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import HpckitError, UsageError
-from hpckit.model.ids import name_of
-from hpckit.record.launches import load_evidence
-from hpckit.record.lookup import empty_reference, list_all
-from hpckit.report.machine import launches_document
-from hpckit.report.rows import count_states
-from hpckit.report.selection import Filter, LaunchLine, sort_key, sort_launches
-from hpckit.report.text import launches_page
+from hpckit.model.ids import extract_name_from_launch_id
+from hpckit.record.launches import load_launch_of_any_owner
+from hpckit.record.lookup import empty_reference_error, list_all_launches
+from hpckit.report.machine import launches_to_json
+from hpckit.report.rows import count_runs_by_state
+from hpckit.report.selection import Filter, LaunchLine, parse_sort_key, sort_launches
+from hpckit.report.text import render_launches_page
 from hpckit.views.freshness import Freshness
-from hpckit.views.launch_view import Ask, launch_head, launch_view
+from hpckit.views.launch_view import Ask, build_launch_head, build_launch_view
 
 SHOWN = 20
 
@@ -52,83 +58,83 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=SHOWN,
         help="how many launches to show, newest first; 0 for all (default: %(default)s)",
     )
-    add_filters(parser)
-    add_sort(parser, "Columns: created, name, runs, a state (how many), a metric (its best run)")
-    add_common(parser)
+    add_filter_options(parser)
+    add_sort_option(parser, "Columns: created, name, runs, a state (how many), a metric (its best run)")
+    add_common_options(parser)
 
 
-@gc_paused()
+@pause_garbage_collector()
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """List launches; always returns 0, also if there are none."""
     if arguments.count < 0:
-        raise UsageError(f"-n is {arguments.count}; it has to be 0 (all) or more")
+        raise UsageError(f"-n is {arguments.count}; it must be 0 (all) or more")
     if not all(name.strip() for name in arguments.names):
-        raise empty_reference()
-    base = output_dir(arguments, context)
-    every = list_all(base)
-    folders = [folder for folder in every if _is_named(folder.name, arguments.names)]
-    found, unseen = _chosen(folders, arguments, context)
+        raise empty_reference_error()
+    base = choose_output_dir(arguments, context)
+    every = list_all_launches(base)
+    folders = [folder for folder in every if _matches_any_name(folder.name, arguments.names)]
+    found, unseen = _choose_launches(folders, arguments, context)
     if arguments.json:
-        context.say_json(launches_document(found))
+        context.say_json(launches_to_json(found))
     elif not folders:
         named = f" named {' or '.join(arguments.names)}" if every else ""
         context.note(f"there are no launches{named} in {base}")
     else:
         show_page(
-            launches_page(found, sort_key(arguments.sort) if arguments.sort else None),
+            render_launches_page(found, parse_sort_key(arguments.sort) if arguments.sort else None),
             context,
             paged=True,
         )
         context.note(f"in {base}")
         if unseen:
-            context.note(
-                f"{unseen} {'more' if arguments.sort else 'older'} not shown; -n 0 shows all"
-            )
+            context.note(f"{unseen} {'more' if arguments.sort else 'older'} not shown; -n 0 shows all")
     return 0
 
 
-def _is_named(launch: str, names: Sequence[str]) -> bool:
+def _matches_any_name(launch: str, names: Sequence[str]) -> bool:
     """Whether a launch's id begins with or matches one of these names; True if there are none.
 
     The name of a launch is the beginning of its id.
     """
     return not names or any(
-        launch.startswith(name) or fnmatchcase(launch, name) or fnmatchcase(name_of(launch), name)
+        launch.startswith(name)
+        or fnmatchcase(launch, name)
+        or fnmatchcase(extract_name_from_launch_id(launch), name)
         for name in names
     )
 
 
-def _chosen(
+def _choose_launches(
     folders: Sequence[Path], arguments: argparse.Namespace, context: Context
 ) -> tuple[list[LaunchLine], int]:
     """Return the launches to show, and how many are left out; unsorted, older ones are not read."""
-    wanted, count = filter_of(arguments), arguments.count or len(folders)
-    lines = (line for folder in folders if (line := _line(folder, wanted, context)) is not None)
+    wanted, count = build_filter(arguments), arguments.count or len(folders)
+    lines = (line for folder in folders if (line := _build_launch_line(folder, wanted, context)) is not None)
     if arguments.sort:
-        found = sort_launches(list(lines), sort_key(arguments.sort))
+        found = sort_launches(list(lines), parse_sort_key(arguments.sort))
         return found[:count], max(len(found) - count, 0)
-    if wanted.all:
-        read = [_line(folder, wanted, context) for folder in folders[:count]]
+    if wanted.takes_all_runs:
+        read = [_build_launch_line(folder, wanted, context) for folder in folders[:count]]
         return [line for line in read if line is not None], max(len(folders) - count, 0)
     found = list(islice(lines, count))
     return found, sum(1 for _ in lines)
 
 
-def _line(folder: Path, wanted: Filter, context: Context) -> LaunchLine | None:
+def _build_launch_line(folder: Path, wanted: Filter, context: Context) -> LaunchLine | None:
     """Return a launch's line if a run matches; warn if the launch cannot be read."""
     try:
-        launch = load_evidence(folder)
-        runs = launch_view(launch, context, ask=Ask.nothing, freshness=Freshness()).runs
+        launch = load_launch_of_any_owner(folder)
+        runs = build_launch_view(launch, context, ask=Ask.nothing, freshness=Freshness()).runs
     except HpckitError as error:
         context.note(f"warning: {error.message}")
         return None
-    states = [view.recorded_state for view in runs]
+    states = [view.state_by_record_alone for view in runs]
     pairs = zip(runs, states, strict=True)
-    some = [one for one, state in pairs if wanted.takes(state, one.record.overrides)]
-    if not some and not wanted.all:
+    some = [one for one, state in pairs if wanted.matches_run(state, one.record.overrides)]
+    if not some and not wanted.takes_all_runs:
         return None
     return LaunchLine(
-        head=launch_head(launch),
-        counts=count_states(states),
+        head=build_launch_head(launch),
+        counts=count_runs_by_state(states),
         metrics=tuple(view.record.metrics for view in some),
     )

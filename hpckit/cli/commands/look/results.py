@@ -7,52 +7,58 @@ import csv
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hpckit.cli.gc_pause import gc_paused
+from hpckit.cli.gc_pause import pause_garbage_collector
 from hpckit.cli.options import (
-    add_filters,
+    add_filter_options,
     add_flag,
-    add_fresh,
-    add_launches,
-    add_limit,
-    add_output_dir,
-    add_sort,
-    filter_of,
-    limited,
-    note_unknown_keys,
-    output_dir,
+    add_fresh_option,
+    add_launch_arguments,
+    add_limit_option,
+    add_output_dir_option,
+    add_sort_option,
+    build_filter,
+    choose_output_dir,
+    limit_items,
+    warn_of_unknown_override_keys,
 )
-from hpckit.cli.terminal.pager import note_unshown, show_page
+from hpckit.cli.terminal.pager import show_page, tell_how_many_rows_are_left_out
 from hpckit.context import Context
-from hpckit.model.counted import counted, ranges
+from hpckit.model.counted import format_count, format_ranges
 from hpckit.model.search import Search
 from hpckit.model.states import RunState
-from hpckit.operations.next_step import all_results, reference
+from hpckit.operations.next_step import format_results_command, launch_reference
 from hpckit.record.launches import read_launch_history
-from hpckit.record.trials import read_search
-from hpckit.report.best import best_first, best_line, best_object, best_row
-from hpckit.report.escape import escaped_cell, escaped_name, guarded
-from hpckit.report.machine import results_document, spread_document
+from hpckit.record.trials import read_search_space
+from hpckit.report.best import best_row_to_json, find_best_row, format_best_run_line, sort_best_first
+from hpckit.report.escape import escape_name, escape_table_cell, guard_csv_cell_against_formulas
+from hpckit.report.machine import results_to_json, spread_to_json
 from hpckit.report.results import (
     ACCOUNT_COLUMNS,
     Results,
-    account_values,
-    cells,
-    header,
-    make_results,
+    build_results,
+    list_column_names,
+    list_goodput_values,
+    list_row_values,
     sort_results,
 )
-from hpckit.report.rows import RunRow, run_row
-from hpckit.report.selection import SortKey, assigned, sort_key
-from hpckit.report.spread import make_spread, over_keys, sort_spread, spread_cells, spread_header
-from hpckit.report.text import Page, results_page, spread_page
+from hpckit.report.rows import RunRow, build_run_row
+from hpckit.report.selection import SortKey, parse_overrides, parse_sort_key
+from hpckit.report.spread import (
+    average_results_over_keys,
+    list_spread_csv_columns,
+    list_spread_csv_rows,
+    parse_keys_to_average_over,
+    sort_spread_rows,
+)
+from hpckit.report.text import Page, render_results_page, render_spread_page
 from hpckit.values import dataclass, replace
-from hpckit.views.accounts import accounts
+from hpckit.views.accounts import compute_goodput_by_run
 from hpckit.views.across_launches import (
     ChosenRuns,
-    chosen_runs,
-    overrides_by_run,
-    unlogged_metrics,
-    with_printed,
+    add_printed_metrics,
+    collect_overrides_by_run,
+    find_unlogged_metrics,
+    select_runs_across_launches,
 )
 from hpckit.views.freshness import Freshness
 
@@ -67,7 +73,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `results`."""
-    add_launches(parser)
+    add_launch_arguments(parser)
     add_flag(
         parser,
         "--with-reruns",
@@ -93,12 +99,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also the last value behind these names in what rank 0 of each run printed, as by "
         "observe.printed_metrics",
     )
-    add_filters(parser)
-    add_sort(parser, "Columns: index, state, cause, step, time, goodput, an override, a metric")
+    add_filter_options(parser)
+    add_sort_option(parser, "Columns: index, state, cause, step, time, goodput, an override, a metric")
     parser.add_argument("--descending", action="store_true", help="largest first")
-    add_limit(parser)
-    add_fresh(parser)
-    add_output_dir(parser)
+    add_limit_option(parser)
+    add_fresh_option(parser)
+    add_output_dir_option(parser)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,20 +118,24 @@ class _Answer:
     total: int
 
 
-@gc_paused()
+@pause_garbage_collector()
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Show the results of launches, or of some of their runs; always returns 0."""
     freshness = Freshness(now=arguments.fresh)
-    named, base = (arguments.references, arguments.experiment), output_dir(arguments, context)
-    chosen = chosen_runs(*named, base, context, freshness, reruns=arguments.with_reruns)
+    named, base = ((arguments.references, arguments.experiment), choose_output_dir(arguments, context))
+    chosen = select_runs_across_launches(*named, base, context, freshness, reruns=arguments.with_reruns)
     if arguments.printed:
-        chosen = with_printed(chosen, arguments.printed)
-    results = _results(chosen, arguments, context)
+        chosen = add_printed_metrics(chosen, arguments.printed)
+    results = _select_results(chosen, arguments, context)
     answer = (
-        _over(chosen, results, arguments) if arguments.over else _each(chosen, results, arguments)
+        _tabulate_groups(chosen, results, arguments)
+        if arguments.over
+        else _tabulate_runs(chosen, results, arguments)
     )
     # Runs of other launches that replace some of this one's.
-    elsewhere = {} if _spans(arguments) else read_launch_history(chosen[0][0].launch).known
+    elsewhere = (
+        {} if _may_span_several_launches(arguments) else read_launch_history(chosen[0][0].launch).known
+    )
     if arguments.json:
         known = [{"launch": launch, "runs": runs} for launch, runs in elsewhere.items()]
         context.say_json({**answer.document, "elsewhere": known})
@@ -134,23 +144,23 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         context.stdout.flush()
     else:
         show_page(answer.page, context, paged=True)
-        _note_metrics(chosen, context)
+        _tell_how_to_log_missing_metrics(chosen, context)
     if elsewhere and not arguments.json:
-        count = counted(sum(map(len, elsewhere.values())), "more run")
-        places = "; ".join(f"{launch} ({ranges(runs)})" for launch, runs in elsewhere.items())
-        command = all_results([view.launch for view, _ in chosen], tuple(elsewhere), context)
+        count = format_count(sum(map(len, elsewhere.values())), "more run")
+        places = "; ".join(f"{launch} ({format_ranges(runs)})" for launch, runs in elsewhere.items())
+        command = format_results_command([view.launch for view, _ in chosen], tuple(elsewhere), context)
         context.note(f"{count} of this sweep: {places}. All together: `{command}`")
-    note_unshown(answer.total, answer.shown, context)
+    tell_how_many_rows_are_left_out(answer.total, answer.shown, context)
     return 0
 
 
-def _note_metrics(chosen: Sequence[ChosenRuns], context: Context) -> None:
-    """Name metrics that were to be found in what programs print; if there are none, say how to."""
+def _tell_how_to_log_missing_metrics(chosen: Sequence[ChosenRuns], context: Context) -> None:
+    """Name wanted metrics that no program printed; without any metrics, say how to log some."""
     none, nothing = not any(run.record.metrics for _, runs in chosen for run in runs), ""
     for view, runs in chosen:
         done = [run for run in runs if run.state is RunState.completed]
         done = done or [run for run in runs if none and run.state.ended]
-        launch, names = reference(view.launch, context), unlogged_metrics(view.launch, done)
+        launch, names = (launch_reference(view.launch, context), find_unlogged_metrics(view.launch, done))
         if names:
             context.note(
                 f"{view.launch.id}: no line that rank 0 printed matched {', '.join(names)} "
@@ -168,105 +178,104 @@ def _note_metrics(chosen: Sequence[ChosenRuns], context: Context) -> None:
         )
 
 
-def _each(chosen: Sequence[ChosenRuns], results: Results, arguments: argparse.Namespace) -> _Answer:
-    """Return a row for each run."""
-    search, key = _search(chosen), _key(arguments)
-    leader = None if search is None else best_row(results.rows, search)
+def _tabulate_runs(chosen: Sequence[ChosenRuns], results: Results, arguments: argparse.Namespace) -> _Answer:
+    search, key = _read_search_of_single_launch(chosen), _build_sort_key(arguments)
+    leader = None if search is None else find_best_row(results.rows, search)
     if key is not None:
         results = sort_results(results, key)
     elif search is not None:
-        results = best_first(results, search)
-    shown = replace(results, rows=tuple(limited(results.rows, arguments.limit)))
-    last = [] if search is None else [best_line(leader, search.metric)]
-    first = None if search is None else best_object(leader, search)
-    document = results_document(_launch(chosen), shown)
+        results = sort_best_first(results, search)
+    shown = replace(results, rows=tuple(limit_items(results.rows, arguments.limit)))
+    last = [] if search is None else [format_best_run_line(leader, search.metric)]
+    first = None if search is None else best_row_to_json(leader, search)
+    document = results_to_json(_single_launch_id(chosen), shown)
     return _Answer(
-        page=[*results_page(shown), *last],
-        document={**document, **_counts(chosen, results), "best": first},
-        table=_csv(shown, ACCOUNT_COLUMNS if arguments.goodput else ()),
+        page=[*render_results_page(shown), *last],
+        document={**document, **_counts_to_json(chosen, results), "best": first},
+        table=_build_csv_rows(shown, ACCOUNT_COLUMNS if arguments.goodput else ()),
         shown=len(shown.rows),
         total=len(results.rows),
     )
 
 
-def _over(chosen: Sequence[ChosenRuns], results: Results, arguments: argparse.Namespace) -> _Answer:
+def _tabulate_groups(
+    chosen: Sequence[ChosenRuns], results: Results, arguments: argparse.Namespace
+) -> _Answer:
     """Return a row for each group of runs that differ only in some keys."""
     words = [one.record.overrides for _, runs in chosen for one in runs]
-    known = dict.fromkeys(key for given in words for key in assigned(given))
-    keys, key = over_keys(arguments.over, known, results.overrides), _key(arguments)
-    found = make_spread(results, keys)
+    known = dict.fromkeys(key for given in words for key in parse_overrides(given))
+    keys, key = (
+        parse_keys_to_average_over(arguments.over, known, results.overrides),
+        _build_sort_key(arguments),
+    )
+    found = average_results_over_keys(results, keys)
     if key is not None:
-        found = sort_spread(found, key)
-    shown = replace(found, rows=tuple(limited(found.rows, arguments.limit)))
-    names = tuple(map(_safe_name, spread_header(shown)))
+        found = sort_spread_rows(found, key)
+    shown = replace(found, rows=tuple(limit_items(found.rows, arguments.limit)))
+    names = tuple(map(_escape_csv_name, list_spread_csv_columns(shown)))
     return _Answer(
-        page=spread_page(shown),
-        document={**spread_document(_launch(chosen), shown), **_counts(chosen, results)},
-        table=[names, *(tuple(map(_safe, line)) for line in spread_cells(shown))],
+        page=render_spread_page(shown),
+        document={**spread_to_json(_single_launch_id(chosen), shown), **_counts_to_json(chosen, results)},
+        table=[names, *(tuple(map(_escape_csv_cell, line)) for line in list_spread_csv_rows(shown))],
         shown=len(shown.rows),
         total=len(found.rows),
     )
 
 
-def _key(arguments: argparse.Namespace) -> SortKey | None:
+def _build_sort_key(arguments: argparse.Namespace) -> SortKey | None:
     if not arguments.sort and not arguments.descending:
         return None
-    return sort_key(arguments.sort or "index", descending=arguments.descending)
+    return parse_sort_key(arguments.sort or "index", descending=arguments.descending)
 
 
-def _search(chosen: Sequence[ChosenRuns]) -> Search | None:
-    """Return the search, if all runs belong to one launch with a search."""
+def _read_search_of_single_launch(chosen: Sequence[ChosenRuns]) -> Search | None:
     launches = [view.launch for view, _ in chosen]
     if len(launches) != 1 or not launches[0].searched:
         return None
-    return read_search(launches[0].paths)
+    return read_search_space(launches[0].paths)
 
 
-def _launch(chosen: Sequence[ChosenRuns]) -> str | None:
+def _single_launch_id(chosen: Sequence[ChosenRuns]) -> str | None:
     return chosen[0][0].launch.id if len(chosen) == 1 else None
 
 
-def _counts(chosen: Sequence[ChosenRuns], results: Results) -> dict[str, object]:
+def _counts_to_json(chosen: Sequence[ChosenRuns], results: Results) -> dict[str, object]:
     total = sum(len(runs) for _, runs in chosen)
     launches = [view.launch.id for view, _ in chosen]
     return {"total": total, "matching": len(results.rows), "launches": launches}
 
 
-def _results(
-    chosen: Sequence[ChosenRuns], arguments: argparse.Namespace, context: Context
-) -> Results:
-    """Return the results of the selected runs."""
-    wanted, now = filter_of(arguments), context.now()
+def _select_results(chosen: Sequence[ChosenRuns], arguments: argparse.Namespace, context: Context) -> Results:
+    wanted, now = build_filter(arguments), context.now()
     every = [one.record.overrides for _, runs in chosen for one in runs]
-    note_unknown_keys(wanted, every, context)
+    warn_of_unknown_override_keys(wanted, every, context)
     rows: list[RunRow] = []
     for view, runs in chosen:
-        some = [one for one in runs if wanted.takes(one.state, one.record.overrides)]
-        kept = accounts(view.launch, some, now, view.kept)
-        rows += [run_row(one, kept.get(one.record.index)) for one in some]
-    sweep = overrides_by_run(chosen, context)
+        some = [one for one in runs if wanted.matches_run(one.state, one.record.overrides)]
+        kept = compute_goodput_by_run(view.launch, some, now, view.kept)
+        rows += [build_run_row(one, kept.get(one.record.index)) for one in some]
+    sweep = collect_overrides_by_run(chosen, context)
     swept = [key for view, _ in chosen for key in view.launch.swept]
-    return make_results(rows, now, sweep=sweep, swept=swept, spans=_spans(arguments))
+    return build_results(rows, now, sweep=sweep, swept=swept, spans=_may_span_several_launches(arguments))
 
 
-def _spans(arguments: argparse.Namespace) -> bool:
-    """Whether runs of several launches may be shown."""
+def _may_span_several_launches(arguments: argparse.Namespace) -> bool:
     several = arguments.experiment is not None or len(arguments.references) > 1
     return several or arguments.with_reruns
 
 
-def _csv(results: Results, more: Sequence[str]) -> Iterable[Sequence[Any]]:
+def _build_csv_rows(results: Results, more: Sequence[str]) -> Iterable[Sequence[Any]]:
     """Yield a header and a line per run: full numbers, `time` in seconds, no value as empty."""
-    yield (*map(_safe_name, header(results)), *more)
-    for line, row in zip(cells(results), results.rows, strict=True):
-        account = account_values(row.goodput)
-        yield (*map(_safe, line), *(account.get(name) for name in more))
+    yield (*map(_escape_csv_name, list_column_names(results)), *more)
+    for line, row in zip(list_row_values(results), results.rows, strict=True):
+        account = list_goodput_values(row.goodput)
+        yield (*map(_escape_csv_cell, line), *(account.get(name) for name in more))
 
 
-def _safe(value: Any) -> Any:
+def _escape_csv_cell(value: Any) -> Any:
     """Return a value as a cell that no program obeys: neither a terminal nor a spreadsheet."""
-    return guarded(escaped_cell(value)) if isinstance(value, str) else value
+    return guard_csv_cell_against_formulas(escape_table_cell(value)) if isinstance(value, str) else value
 
 
-def _safe_name(name: str) -> str:
-    return guarded(escaped_name(name))
+def _escape_csv_name(name: str) -> str:
+    return guard_csv_cell_against_formulas(escape_name(name))

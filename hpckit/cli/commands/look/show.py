@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 
-from hpckit.cli.options import add_common, add_flag, add_fresh, add_reference, find_shown
+from hpckit.cli.options import (
+    add_common_options,
+    add_flag,
+    add_fresh_option,
+    add_launch_or_run_argument,
+    resolve_reference_to_show,
+)
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.record.launches import load_settings
+from hpckit.record.launches import load_run_settings
 from hpckit.record.lookup import Selection
-from hpckit.report.description import config_yaml, description_document, description_page
-from hpckit.views.describe import describe_selection
+from hpckit.report.description import description_to_json, format_config_as_yaml, render_description_page
+from hpckit.views.describe import describe_selected_run_or_launch
 from hpckit.views.freshness import Freshness
 
 EPILOG = """\
@@ -23,23 +29,23 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `show`."""
-    add_reference(parser)
+    add_launch_or_run_argument(parser)
     add_flag(parser, "--config", "print its configuration as YAML, and nothing else")
-    add_fresh(parser)
-    add_common(parser)
+    add_fresh_option(parser)
+    add_common_options(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Show a run, or what the runs of a launch have in common; always returns 0."""
-    selection = find_shown(arguments, context)
+    selection = resolve_reference_to_show(arguments, context)
     if arguments.config:
         _show_config(selection, arguments, context)
         return 0
-    about = describe_selection(selection, context, Freshness(now=arguments.fresh))
+    about = describe_selected_run_or_launch(selection, context, Freshness(now=arguments.fresh))
     if arguments.json:
-        context.say_json(description_document(about))
+        context.say_json(description_to_json(about))
     else:
-        show_page(description_page(about, context.now()), context, paged=True)
+        show_page(render_description_page(about, context.now()), context, paged=True)
     return 0
 
 
@@ -50,8 +56,8 @@ def _show_config(selection: Selection, arguments: argparse.Namespace, context: C
             f"{launch.id} has {len(launch.runs)} runs, each with a configuration of its own",
             hint=f"name one, such as `hpckit show {launch.runs[0].id} --config`",
         )
-    _, config = load_settings(launch, index or 0)
+    _, config = load_run_settings(launch, index or 0)
     if arguments.json:
         context.say_json(config)
     else:
-        context.say(config_yaml(config).rstrip("\n"))
+        context.say(format_config_as_yaml(config).rstrip("\n"))

@@ -9,20 +9,25 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hpckit.cli.options import add_agreement, add_common, is_agreed, output_dir
+from hpckit.cli.options import (
+    add_common_options,
+    add_confirmation_options,
+    choose_output_dir,
+    confirm_removal,
+)
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
-from hpckit.model.counted import counted, size_text
-from hpckit.model.plain import plain_fields
+from hpckit.model.counted import format_byte_size, format_count
+from hpckit.model.plain import attributes_to_json
 from hpckit.operations.remove_launches import (
     LaunchRemoval,
-    plan_begun_removal,
-    plan_removals,
+    plan_interrupted_removal,
+    plan_launch_removals,
     remove_launch,
 )
 from hpckit.record.launches import Launch
-from hpckit.record.lookup import find, find_removed
+from hpckit.record.lookup import find_launch_or_run, find_unfinished_removal
 from hpckit.report.text import Page, TextTable
 
 EPILOG = """\
@@ -42,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LAUNCH",
         help="ids, unique beginnings of them, names (the latest launch), or folders",
     )
-    add_agreement(parser)
-    add_common(parser)
+    add_confirmation_options(parser)
+    add_common_options(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
@@ -52,64 +57,63 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     Returns 2 if a launch must not be removed; the others are removed anyway. Raises RunError if
     something could not be removed.
     """
-    found = list(_look(arguments, context))
+    found = list(_plan_named_removals(arguments, context))
     free = [removal for removal in found if removal.refused is None]
     if not arguments.json:
-        show_page(_page(found), context)
-    what = f"{counted(len(free), 'launch')}, {size_text(sum(removal.size for removal in free))}"
-    agreed = bool(free) and is_agreed(arguments, what, context)
+        show_page(_build_removal_page(found), context)
+    what = f"{format_count(len(free), 'launch')}, {format_byte_size(sum(removal.size for removal in free))}"
+    agreed = bool(free) and confirm_removal(arguments, what, context)
     refused = {removal.id: removal.refused for removal in found if removal.refused is not None}
-    removed, failed = _remove(free if agreed else [], refused, context)
+    removed, failed = _remove_launches(free if agreed else [], refused, context)
     for name, reason in refused.items():
         context.note(f"error: {name} was not removed: {reason}")
     if failed:
         raise RunError(
-            f"{counted(len(failed), 'launch')} could not be removed as a whole: {failed[0]}",
+            f"{format_count(len(failed), 'launch')} could not be removed as a whole: {failed[0]}",
             hint="run the same `hpckit rm` again: it finishes the removal",
         )
     if arguments.json:
-        context.say_json(_document(found, removed, refused))
+        context.say_json(_removals_to_json(found, removed, refused))
     elif agreed:
-        size = size_text(sum(removal.size for removal in removed))
-        context.say(f"removed {counted(len(removed), 'launch')}, {size}")
+        size = format_byte_size(sum(removal.size for removal in removed))
+        context.say(f"removed {format_count(len(removed), 'launch')}, {size}")
     return UsageError.exit_code if refused else 0
 
 
-def _look(arguments: argparse.Namespace, context: Context) -> Iterator[LaunchRemoval]:
+def _plan_named_removals(arguments: argparse.Namespace, context: Context) -> Iterator[LaunchRemoval]:
     """Yield each launch once: those with an interrupted removal first, then the others."""
-    base = output_dir(arguments, context)
+    base = choose_output_dir(arguments, context)
     launches: dict[Path, Launch] = {}
     begun: dict[Path, None] = {}
     for reference in arguments.references:
-        cut_off = find_removed(reference, base, cwd=context.cwd)
+        cut_off = find_unfinished_removal(reference, base, cwd=context.cwd)
         if cut_off is not None:
             begun[cut_off] = None
             continue
-        launch = _whole(reference, base, context)
+        launch = _find_whole_launch(reference, base, context)
         launches[launch.folder] = launch
-    yield from map(plan_begun_removal, begun)
-    yield from plan_removals(list(launches.values()), context)
+    yield from map(plan_interrupted_removal, begun)
+    yield from plan_launch_removals(list(launches.values()), context)
 
 
-def _whole(reference: str, base: Path, context: Context) -> Launch:
-    selection = find(reference, base, cwd=context.cwd)
-    _check_place(context.cwd / reference, selection.launch)
+def _find_whole_launch(reference: str, base: Path, context: Context) -> Launch:
+    selection = find_launch_or_run(reference, base, cwd=context.cwd)
+    _check_named_folder(context.cwd / reference, selection.launch)
     if selection.index is not None:
         run = selection.launch.runs[selection.index].id
         raise UsageError(
             f"{reference!r} means the run {run}, and rm deletes whole launches",
-            hint=f"hpckit rm {selection.launch.id}, or `hpckit clean {run}` for what it no longer "
-            "needs",
+            hint=f"hpckit rm {selection.launch.id}, or `hpckit clean {run}` for what it no longer needs",
         )
     return selection.launch
 
 
-def _check_place(named: Path, launch: Launch) -> None:
+def _check_named_folder(named: Path, launch: Launch) -> None:
     """Raise UsageError if the named folder is only part of a launch, or a link to it."""
     for place in (named, launch.folder):
         if place.is_symlink():
             raise UsageError(
-                f"{place} is a link to {place.resolve()}, and rm follows none",
+                f"{place} is a link to {place.resolve()}, and rm does not follow links",
                 hint="name that folder itself, then remove the link",
             )
     if named.is_dir() and not named.samefile(launch.folder):
@@ -119,7 +123,7 @@ def _check_place(named: Path, launch: Launch) -> None:
         )
 
 
-def _remove(
+def _remove_launches(
     agreed: Sequence[LaunchRemoval], refused: dict[str, str], context: Context
 ) -> tuple[list[LaunchRemoval], list[str]]:
     """Remove launches; return which are removed, and the errors of the others."""
@@ -130,46 +134,41 @@ def _remove(
         except UsageError as error:
             refused[removal.id] = error.message
         except OSError as error:
-            failed.append(
-                f"{removal.id}: {error.filename or removal.folder}: {error.strerror or error}"
-            )
+            failed.append(f"{removal.id}: {error.filename or removal.folder}: {error.strerror or error}")
         else:
             removed.append(removal)
     return removed, failed
 
 
-def _page(found: Sequence[LaunchRemoval]) -> Page:
+def _build_removal_page(found: Sequence[LaunchRemoval]) -> Page:
     cells = [
-        (removal.id, str(part.path), size_text(part.size))
+        (removal.id, str(part.path), format_byte_size(part.size))
         for removal in found
         if removal.refused is None
         for part in removal.parts
     ]
     page: list[TextTable | str] = ["nothing to remove"]
     if cells:
-        total = size_text(sum(removal.size for removal in found if removal.refused is None))
+        total = format_byte_size(sum(removal.size for removal in found if removal.refused is None))
         more = [("all", "", total)] if len(cells) > 1 else []
         page = [TextTable(header=("launch", "folder", "size"), rows=(*cells, *more))]
     page += [f"{removal.id}: an earlier removal was cut off" for removal in found if removal.begun]
     page += [
-        f"{removal.id}: stays: {left}"
-        for removal in found
-        for left in removal.left
-        if not removal.refused
+        f"{removal.id}: stays: {left}" for removal in found for left in removal.left if not removal.refused
     ]
     return page
 
 
-def _document(
+def _removals_to_json(
     found: Sequence[LaunchRemoval], removed: Sequence[LaunchRemoval], refused: dict[str, str]
 ) -> dict[str, object]:
     gone = {removal.folder for removal in removed}
     return {
         "launches": [
             {
-                **plain_fields(removal, "launch=id dir=folder"),
-                "paths": [plain_fields(part, "path bytes=size") for part in removal.parts],
-                **plain_fields(removal, "bytes=size left"),
+                **attributes_to_json(removal, "launch=id dir=folder"),
+                "paths": [attributes_to_json(part, "path bytes=size") for part in removal.parts],
+                **attributes_to_json(removal, "bytes=size left"),
                 "refused": refused.get(removal.id),
                 "removed": removal.folder in gone,
             }

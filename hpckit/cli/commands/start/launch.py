@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from hpckit.cli.compose_options import add_composing, show_instead
-from hpckit.cli.gc_pause import gc_paused
-from hpckit.cli.options import add_flag, add_identity
+from hpckit.cli.compose_options import add_compose_arguments, show_config_if_asked
+from hpckit.cli.gc_pause import pause_garbage_collector
+from hpckit.cli.options import add_flag, add_rerun_options
 from hpckit.cli.terminal.foreground import require_terminal
 from hpckit.context import Context
 from hpckit.errors import UsageError
@@ -24,12 +24,10 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that select a configuration, and the options of `launch`."""
-    add_composing(parser)
+    add_compose_arguments(parser)
     add_flag(parser, "--dry-run", "print the batch scripts, and leave nothing behind")
     add_flag(
-        parser,
-        "--no-check",
-        "do not look beforehand whether it can run (`hpckit check` does nothing else)",
+        parser, "--no-check", "do not look beforehand whether it can run (`hpckit check` does nothing else)"
     )
     add_flag(
         parser,
@@ -44,9 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     afterwards = parser.add_mutually_exclusive_group()
     add_flag(afterwards, "--wait", "wait for the end: exit code 1 unless all completed")
     add_flag(
-        afterwards,
-        "--foreground",
-        "run it here, in this terminal: one rank, for breakpoint() and the like",
+        afterwards, "--foreground", "run it here, in this terminal: one rank, for breakpoint() and the like"
     )
     parser.add_argument(
         "--follow",
@@ -60,19 +56,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="return once it has started: you can log out then (default)",
     )
-    add_identity(parser)
+    add_rerun_options(parser)
 
 
-def _check_options(arguments: argparse.Namespace, context: Context) -> None:
-    """Raise UsageError if options contradict each other, or need a terminal."""
+def _refuse_conflicting_options(arguments: argparse.Namespace, context: Context) -> None:
+    """Raise UsageError if options cannot be combined, or need a terminal."""
     if arguments.auto_resume and arguments.wait:
         raise UsageError(
-            "--auto-resume and --wait contradict each other: who is to resume?",
+            "--auto-resume and --wait cannot be combined",
             hint="take --auto-resume and look with `hpckit status`, or launch and `hpckit watch`",
         )
     if arguments.follow and not arguments.wait:
         raise UsageError(
-            "--follow shows what runs print while --wait waits for them",
+            "--follow needs --wait: it shows what runs print during the wait",
             hint="hpckit launch --wait --follow ..., or later: hpckit logs --follow",
         )
     if arguments.follow and arguments.json:
@@ -86,7 +82,7 @@ def _check_options(arguments: argparse.Namespace, context: Context) -> None:
         if getattr(arguments, option):
             raise UsageError(
                 f"--foreground and --{option.replace('_', '-')} contradict each other",
-                hint="in the foreground, what the run prints is all there is to be seen; "
+                hint="in the foreground only the output of the run is shown; "
                 "`hpckit status --json` says afterwards how it ended",
             )
     if not arguments.dry_run:
@@ -95,10 +91,10 @@ def _check_options(arguments: argparse.Namespace, context: Context) -> None:
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Launch, or show what would be launched."""
-    if show_instead(arguments, context):
+    if show_config_if_asked(arguments, context):
         return 0
-    _check_options(arguments, context)
-    with gc_paused():
+    _refuse_conflicting_options(arguments, context)
+    with pause_garbage_collector():
         # Imported here: it imports Hydra, which --help does not need.
         from hpckit.cli.launching import launch_or_show  # noqa: PLC0415
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from hpckit.cli.launch_output import print_scripts, say_checked, say_started
-from hpckit.cli.options import add_common, add_flag
-from hpckit.cli.run_choice import add_run_choice, run_choice, take_overrides
-from hpckit.cli.terminal.waiting import Waiting, wait
+from hpckit.cli.launch_output import print_check_findings, print_scripts, print_started_launch
+from hpckit.cli.options import add_common_options, add_flag
+from hpckit.cli.run_choice import add_run_choice_arguments, choose_runs, extract_overrides
+from hpckit.cli.terminal.waiting import Waiting, wait_for_launch
 from hpckit.context import Context
 from hpckit.errors import UsageError
-from hpckit.model.counted import counted, ranges
+from hpckit.model.counted import format_count, format_ranges
 from hpckit.model.events import RunsRerun
-from hpckit.operations.next_step import reference
-from hpckit.record.launch_events import record_event
+from hpckit.operations.next_step import launch_reference
+from hpckit.record.launch_events import record_launch_event
 from hpckit.record.launches import Launch
 from hpckit.report.run_filter import RunFilter
-from hpckit.views.launch_view import Ask, launch_view
+from hpckit.views.launch_view import Ask, build_launch_view
 from hpckit.views.scheduler import Scheduler
 
 TAKES_COMMAND = True
@@ -37,12 +37,12 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `rerun`."""
-    add_run_choice(parser, also="; lr=0.2 and any other override changes their configuration")
+    add_run_choice_arguments(parser, also="; lr=0.2 and any other override changes their configuration")
     add_flag(parser, "--exact", "with the code and the Python they were frozen with, not today's")
     add_flag(parser, "--dry-run", "print the batch scripts, and leave nothing behind")
     add_flag(parser, "--no-check", "do not look beforehand whether they can run")
     add_flag(parser, "--wait", "wait for the end: exit code 1 unless all completed")
-    add_common(parser)
+    add_common_options(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
@@ -50,19 +50,14 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     # Imported here: they import Hydra, which --help does not need.
     from hpckit.operations import check, launch, rerun  # noqa: PLC0415
 
-    overrides = take_overrides(arguments)
-    chosen, named, wanted = run_choice(arguments, context)
-    indices = _indices(chosen, named, wanted, context)
+    overrides = extract_overrides(arguments)
+    chosen, named, wanted = choose_runs(arguments, context)
+    indices = _choose_run_indices(chosen, named, wanted, context)
     source = rerun.prepare_rerun(
-        chosen,
-        indices,
-        arguments.words,
-        context,
-        exact=arguments.exact,
-        overrides=overrides,
+        chosen, indices, arguments.words, context, exact=arguments.exact, overrides=overrides
     )
     with source as (prepared, code, differences):
-        _say_differences(code, differences, context)
+        _print_code_and_env_changes(code, differences, context)
         more = {
             "rerun_of": [chosen.runs[index].id for index in indices],
             "exact": arguments.exact,
@@ -74,32 +69,32 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
             return 0
         if not arguments.no_check:
             checked = check.check_launch(prepared, context)
-            if not say_checked(checked, context):
+            if not print_check_findings(checked, context):
                 return 2
         started = launch.start_launch(prepared, context)
     told = RunsRerun(at=context.now(), launch=chosen.id, runs=tuple(indices))
-    record_event(started.launch.paths, told)
-    say_started(started, context, as_json=arguments.json, more=more)
+    record_launch_event(started.launch.paths, told)
+    print_started_launch(started, context, as_json=arguments.json, more=more)
     if not arguments.json:
-        name = reference(chosen, context)
+        name = launch_reference(chosen, context)
         context.note(f"with the runs before: `hpckit results {name} --with-reruns`")
-    return wait(started.launch, context, Waiting(quiet=arguments.json)) if arguments.wait else 0
+    return wait_for_launch(started.launch, context, Waiting(quiet=arguments.json)) if arguments.wait else 0
 
 
-def _indices(
+def _choose_run_indices(
     launch: Launch, indices: tuple[int, ...] | None, wanted: RunFilter, context: Context
 ) -> tuple[int, ...]:
     """Return the selected runs; with several runs in the launch, a choice is required.
 
     Says which runs match the filters, if there are any.
     """
-    if not wanted.all:
-        view = launch_view(launch, context, ask=Ask.open_runs, indices=indices)
+    if not wanted.takes_all_runs:
+        view = build_launch_view(launch, context, ask=Ask.open_runs, indices=indices)
         if view.scheduler is Scheduler.unreachable:
             context.note(f"warning: {view.warning}; runs are chosen by our own record")
-        found = tuple(run.record.index for run in wanted.chosen(view.runs, launch.id))
-        of = counted(len(launch.runs), "run")
-        context.note(f"{len(found)} of {of} of {launch.id}: {ranges(found)}")
+        found = tuple(run.record.index for run in wanted.select_runs(view.runs, launch.id))
+        of = format_count(len(launch.runs), "run")
+        context.note(f"{len(found)} of {of} of {launch.id}: {format_ranges(found)}")
         return found
     if indices is None and len(launch.runs) > 1:
         raise UsageError(
@@ -110,13 +105,10 @@ def _indices(
     return (0,) if indices is None else indices
 
 
-def _say_differences(code: str, differences: Sequence[str] | None, context: Context) -> None:
-    """Print where the code is from and what has changed in the environment."""
+def _print_code_and_env_changes(code: str, differences: Sequence[str] | None, context: Context) -> None:
     context.note(f"code: {code}")
     for line in differences or ():
         context.note(f"environment: {line}")
     if not differences:
         unknown = differences is None
-        context.note(
-            f"environment: {'could not compare the environments' if unknown else 'nothing differs'}"
-        )
+        context.note(f"environment: {'could not compare the environments' if unknown else 'nothing differs'}")

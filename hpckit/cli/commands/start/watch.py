@@ -10,27 +10,27 @@ import argparse
 from collections import Counter
 from datetime import timedelta
 
-from hpckit.cli.options import add_common, add_judgement, find_named
+from hpckit.cli.options import add_common_options, add_resume_options, resolve_reference_to_change
 from hpckit.context import Context
 from hpckit.errors import HeldError, SchedulerAbsentError, SchedulerAwayError, UsageError
-from hpckit.model.counted import counted
+from hpckit.model.counted import format_count
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.operations.next_step import only_a_view, reference
-from hpckit.operations.notices.tell import send_kept, tell_rest
+from hpckit.operations.next_step import launch_reference, say_runs_continue_on_ctrl_c
+from hpckit.operations.notices.tell import announce_launch_end, resend_unsent_notices
 from hpckit.operations.resume import (
     Order,
-    left_alone,
+    describe_started_runs,
+    format_skipped_runs,
+    has_unsubmitted_jobs,
     prepare_resume,
-    resume,
-    waits_for_room,
-    what_started,
+    resume_runs,
 )
 from hpckit.planning.recovery.resume import Skipped
 from hpckit.record.launches import Launch, load_launch
-from hpckit.report.pending import say_lasting, standing_text
-from hpckit.report.rows import count_states
-from hpckit.report.text import states_text
+from hpckit.report.pending import format_resume_decision, warn_once_about_stuck_jobs
+from hpckit.report.rows import count_runs_by_state
+from hpckit.report.text import format_state_counts
 from hpckit.values import dataclass, field
 
 LOOK = timedelta(seconds=15)
@@ -47,34 +47,30 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `watch`."""
-    parser.add_argument(
-        "reference", nargs="?", metavar="LAUNCH", help="the launch (default: the latest)"
-    )
-    add_judgement(parser)
-    add_common(parser)
+    parser.add_argument("reference", nargs="?", metavar="LAUNCH", help="the launch (default: the latest)")
+    add_resume_options(parser)
+    add_common_options(parser)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Watch a launch until nothing is left to do; returns 0 if every run completed, else 1."""
-    selection = find_named(arguments, context)
+    selection = resolve_reference_to_change(arguments, context)
     if selection.index is not None:
         raise UsageError(
-            f"a whole launch is watched, not the run {arguments.reference}",
+            f"watch takes a whole launch, not the run {arguments.reference}",
             hint=f"hpckit watch {selection.launch.id}, or hpckit resume {arguments.reference}",
         )
     watch = Watching(
         launch=selection.launch,
         context=context,
-        order=Order(
-            cancelled=arguments.cancelled, changed_code=arguments.changed_code, bounded=True
-        ),
+        order=Order(cancelled=arguments.cancelled, changed_code=arguments.changed_code, bounded=True),
         quiet=arguments.json,
     )
-    with only_a_view(selection.launch, context):
-        watch.follow()
-    tell_rest(watch.launch, watch.views, context)
-    send_kept(watch.launch, context)
-    _say_end(watch, context, as_json=arguments.json)
+    with say_runs_continue_on_ctrl_c(selection.launch, context):
+        watch.resume_until_done()
+    announce_launch_end(watch.launch, watch.views, context)
+    resend_unsent_notices(watch.launch, context)
+    _print_watch_result(watch, context, as_json=arguments.json)
     return int(any(view.state is not RunState.completed for view in watch.views))
 
 
@@ -92,27 +88,27 @@ class Watching:
     said: str = field(default="", init=False)
     noted: set[str] = field(default_factory=set, init=False)
 
-    def follow(self) -> None:
+    def resume_until_done(self) -> None:
         """Look and resume repeatedly, until no run continues and none can be resumed."""
         pause = LOOK
         while True:
             before = self.said
-            if self._step():
+            if self._look_and_resume():
                 return
             pause = LOOK if self.said != before else min(pause * 2, LONGEST_LOOK)
             self.context.sleep(pause.total_seconds())
 
-    def _step(self) -> bool:
+    def _look_and_resume(self) -> bool:
         """Look once and resume what can be resumed; return whether all is over."""
         try:
             seen = prepare_resume(load_launch(self.launch.folder), self.order, self.context)
             self.views, self.skipped = seen.views, seen.choice.skipped
-            self._say(states_text(count_states(view.state for view in seen.views)))
+            self._print_if_new(format_state_counts(count_runs_by_state(view.state for view in seen.views)))
             if not self.quiet:
-                say_lasting(self.views, self.noted, self.context.say)
-            if not seen.jobs and not waits_for_room(seen.launch):
+                warn_once_about_stuck_jobs(self.views, self.noted, self.context.say)
+            if not seen.jobs and not has_unsubmitted_jobs(seen.launch):
                 return not seen.choice.open
-            done, started = resume(self.launch, self.order, self.context)
+            done, started = resume_runs(self.launch, self.order, self.context)
         except SchedulerAbsentError:
             raise
         except (SchedulerAwayError, HeldError) as error:
@@ -122,20 +118,20 @@ class Watching:
             return False
         if started is not None:
             self.counts.update(done.choice.resumed)
-            word, count = what_started(done, started)
-            self._say(f"{word} {counted(count, 'run')}: {started.where}")
+            word, count = describe_started_runs(done, started)
+            self._print_if_new(f"{word} {format_count(count, 'run')}: {started.where}")
         return False
 
-    def _say(self, text: str) -> None:
+    def _print_if_new(self, text: str) -> None:
         if text != self.said:
             self.said = text
             if not self.quiet:
                 self.context.say(text)
 
 
-def _say_end(watch: Watching, context: Context, *, as_json: bool) -> None:
+def _print_watch_result(watch: Watching, context: Context, *, as_json: bool) -> None:
     launch = watch.launch
-    reasons = {skip.index: standing_text(skip.why) for skip in watch.skipped}
+    reasons = {skip.index: format_resume_decision(skip.why) for skip in watch.skipped}
     if as_json:
         runs = [
             {
@@ -152,7 +148,7 @@ def _say_end(watch: Watching, context: Context, *, as_json: bool) -> None:
     if all(view.state is RunState.completed for view in watch.views):
         context.say(f"{launch.id} is done")
     else:
-        context.say(f"{launch.id} is not done, and nothing more is tried")
-        for line in left_alone(watch.skipped):
+        context.say(f"{launch.id} is not done, and nothing more can be resumed")
+        for line in format_skipped_runs(watch.skipped):
             context.say(f"  left    {line}")
-        context.say(f"  next    hpckit status {reference(launch, context)}   (also: logs, resume)")
+        context.say(f"  next    hpckit status {launch_reference(launch, context)}   (also: logs, resume)")

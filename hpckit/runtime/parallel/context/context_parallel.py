@@ -40,7 +40,7 @@ class ContextShards:
         """Make the mode that all modules share."""
         self._mode = _RingedAttention(self)
 
-    def cut(self, length: int, device: torch.device) -> Tensor:
+    def find_own_positions(self, length: int, device: torch.device) -> Tensor:
         """Return the positions of this rank in sequences of this length: int [length / size].
 
         They hold for the attention that follows. Raises UsageError if the length cannot be cut.
@@ -52,15 +52,15 @@ class ContextShards:
                 f"{2 * self.size}",
             )
         if self._positions is None or len(self._positions) * self.size != length:
-            self._positions = self._everyone(length)[self.place].to(device)
+            self._positions = self._positions_of_all_ranks(length)[self.place].to(device)
         return self._positions
 
-    def _everyone(self, length: int) -> Tensor:
+    def _positions_of_all_ranks(self, length: int) -> Tensor:
         """Return the positions of all ranks: int [size, length / size]."""
         pieces = torch.arange(length).view(2 * self.size, -1)
         return torch.stack([torch.cat([pieces[one], pieces[-1 - one]]) for one in range(self.size)])
 
-    def whole(self, own: Tensor) -> Tensor:
+    def gather_sequence(self, own: Tensor) -> Tensor:
         """Return all positions of what this rank has some of: [rows, own, …]; collective.
 
         What has another length is returned as it is.
@@ -69,11 +69,11 @@ class ContextShards:
             return own
         parts = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(parts, own.contiguous(), group=self.group)
-        everyone = self._everyone(own.shape[1] * self.size).to(own.device)
+        everyone = self._positions_of_all_ranks(own.shape[1] * self.size).to(own.device)
         return torch.cat(parts, dim=1)[:, everyone.flatten().argsort()]
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def disable_ring_attention(self) -> Iterator[None]:
         """Have attention look at what this rank has alone: whole sequences."""
         self.is_apart = True
         try:
@@ -81,12 +81,12 @@ class ContextShards:
         finally:
             self.is_apart = False
 
-    def join(self, modules: Sequence[nn.Module]) -> None:
+    def install_ring_attention(self, modules: Sequence[nn.Module]) -> None:
         """Have the attention of these modules, and of what they call, look at all positions."""
         for module in modules:
-            module.forward = _under(self._mode, module.forward)
+            module.forward = _wrap_forward(self._mode, module.forward)
 
-    def leave_hooks(self, units: Iterable[nn.Module]) -> None:
+    def pause_ring_during_hooks(self, units: Iterable[nn.Module]) -> None:
         """Do not look at what hooks call before and after the forward of joined modules.
 
         FSDP's call several functions for each parameter, and a mode costs microseconds for each.
@@ -95,7 +95,7 @@ class ContextShards:
             unit.register_forward_pre_hook(self._mode.pause, prepend=True)
             unit.register_forward_hook(self._mode.resume, always_call=True)
 
-    def ring(self, *tensors: Tensor) -> Ring:
+    def build_ring(self, *tensors: Tensor) -> Ring:
         """Return what attention of these goes round: [batch, heads, own, width].
 
         Raises UsageError for tensors of other positions than this rank's.
@@ -104,8 +104,8 @@ class ContextShards:
         if {tensor.shape[-2] for tensor in tensors} != {own}:
             raise UsageError(
                 "attention was called outside of run.train_step and run.evaluate, or on something "
-                "else than this rank's part of the sequence",
-                hint="with parallel.context, models are called by run.train_step alone",
+                "other than this rank's part of the sequence",
+                hint="with parallel.context, call the model only through run.train_step",
             )
         return Ring(group=self.group, place=self.place, size=self.size)
 
@@ -151,7 +151,7 @@ class _RingedAttention(TorchFunctionMode):
             )
         if func is not F.scaled_dot_product_attention or self._shards.is_apart:
             return func(*args, **(kwargs or {}))
-        return _attend(self._shards, *args, **(kwargs or {}))
+        return _attend_in_ring(self._shards, *args, **(kwargs or {}))
 
 
 _WITH_ATTENTION = frozenset(
@@ -164,7 +164,7 @@ _WITH_ATTENTION = frozenset(
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # it sends and receives
-def _attend(  # noqa: PLR0913, PLR0917  # torch's signature
+def _attend_in_ring(  # noqa: PLR0913, PLR0917  # torch's signature
     shards: ContextShards,
     query: Tensor,
     key: Tensor,
@@ -183,14 +183,14 @@ def _attend(  # noqa: PLR0913, PLR0917  # torch's signature
             hint="leave it out, use is_causal=True, or choose parallel.context=1",
         )
     attention = RingAttention(
-        ring=shards.ring(query, key, value), is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+        ring=shards.build_ring(query, key, value), is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
     )
     return attention(query, key, value)
 
 
-def _under(mode: _RingedAttention, forward: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_forward(mode: _RingedAttention, forward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(forward)
-    def within(*args: Any, **kwargs: Any) -> Any:
+    def forward_in_mode(*args: Any, **kwargs: Any) -> Any:
         if mode.is_on:  # of the module that calls this one: each call would go through it twice
             return forward(*args, **kwargs)
         mode.is_on = True
@@ -200,4 +200,4 @@ def _under(mode: _RingedAttention, forward: Callable[..., Any]) -> Callable[...,
         finally:
             mode.is_on = False
 
-    return within
+    return forward_in_mode

@@ -16,7 +16,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hpckit.runtime.parallel.context.attention_block import AttentionBlock, kernel_width, widened
+from hpckit.runtime.parallel.context.attention_block import (
+    AttentionBlock,
+    head_width_for_kernels,
+    pad_to_width,
+)
 from hpckit.values import dataclass, replace
 
 _ALL = slice(None)
@@ -30,7 +34,7 @@ class Ring:
     place: int
     size: int
 
-    def pass_on(self, sent: Tensor) -> _Arriving:
+    def start_passing_to_next_rank(self, sent: Tensor) -> _Arriving:
         """Begin to send a tensor to the next rank; collective.
 
         The previous rank sends one of the same shape.
@@ -54,7 +58,7 @@ class _Arriving:
     sent: Tensor | None
     received: Tensor
 
-    def wait(self) -> Tensor:
+    def wait_for_tensor(self) -> Tensor:
         """Return what has arrived; what was sent is no longer kept."""
         for work in self.works:
             work.wait()
@@ -78,8 +82,7 @@ class RingAttention:
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return what this rank's queries take; collective.
 
-        Arguments and result are those of `scaled_dot_product_attention`. All ranks have the same
-        shapes.
+        Arguments and result are those of `scaled_dot_product_attention`. All ranks have the same shapes.
         """
         # Torch itself refuses types and shapes, and has its type of autocast, for no queries, too.
         nothing: Tensor = torch.ops.aten.scaled_dot_product_attention(
@@ -88,20 +91,20 @@ class RingAttention:
         whole = (*nothing.shape[:-2], query.shape[-2], value.shape[-1])
         if query.is_meta:
             return nothing.new_empty(whole)
-        width = kernel_width(query, value)
-        given = (self._of_heads(tensor, whole).to(nothing.dtype) for tensor in (query, key, value))
-        wide = (widened(tensor, width) for tensor in given)
+        width = head_width_for_kernels(query, value)
+        given = (self._reshape_to_heads(tensor, whole).to(nothing.dtype) for tensor in (query, key, value))
+        wide = (pad_to_width(tensor, width) for tensor in given)
         how = self if self.scale is not None else replace(self, scale=query.shape[-1] ** -0.5)
         taken: Tensor = _Attended.apply(*wide, how)  # type: ignore[no-untyped-call]
         return taken[..., : value.shape[-1]].reshape(whole)
 
-    def _of_heads(self, one: Tensor, whole: Sequence[int]) -> Tensor:
+    def _reshape_to_heads(self, one: Tensor, whole: Sequence[int]) -> Tensor:
         """Return a tensor as [batch, heads, length, width]."""
         heads = one.shape[-3:-2] if self.enable_gqa else whole[-3:-2]
         spread = one.expand(*whole[:-3], *heads, *one.shape[-2:])
         return spread[(None,) * (4 - spread.dim())].flatten(0, -4)
 
-    def view(self, step: int, length: int) -> tuple[slice, slice]:
+    def visible_slices(self, step: int, length: int) -> tuple[slice, slice]:
         """Return which own queries look at which keys of the part that comes in this step.
 
         All that are returned see each other, except in step 0, which is this rank's own.
@@ -112,13 +115,13 @@ class RingAttention:
             return _ALL, slice(length // 2)
         return slice(length // 2, None), _ALL  # its pieces lie between the two of this rank
 
-    def block(self, step: int, query: Tensor, part: Tensor) -> AttentionBlock:
+    def build_attention_block(self, step: int, query: Tensor, part: Tensor) -> AttentionBlock:
         """Return what queries look at in this step. `part` is keys and values, as one stack."""
-        queries, keys = self.view(step, query.shape[-2])
-        key, value = _of(part, keys).unbind()
+        queries, keys = self.visible_slices(step, query.shape[-2])
+        key, value = _take_positions(part, keys).unbind()
         assert self.scale is not None, "it is known once there are queries"  # noqa: S101
         return AttentionBlock(
-            query=_of(query, queries),
+            query=_take_positions(query, queries),
             key=key,
             value=value,
             scale=self.scale,
@@ -133,18 +136,20 @@ class _Attended(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, how: RingAttention) -> Tensor:
         """Merge what the queries take from each part; collective."""
         exact = torch.promote_types(query.dtype, torch.float32)
-        part, out, sums = _stacked(key, value), query, query  # the first step replaces them
+        part, out, sums = _stack_key_value(key, value), query, query  # the first step replaces them
         for step in range(how.ring.size):
-            coming = how.ring.pass_on(part) if step + 1 < how.ring.size else None
-            found = [gradient.to(exact) for gradient in how.block(step, query, part).forward()]
+            coming = how.ring.start_passing_to_next_rank(part) if step + 1 < how.ring.size else None
+            found = [
+                gradient.to(exact) for gradient in how.build_attention_block(step, query, part).forward()
+            ]
             if step == 0:
                 out, sums = found
             else:
-                queries, _ = how.view(step, query.shape[-2])
-                _merge((_of(out, queries), sums[..., queries]), found)
+                queries, _ = how.visible_slices(step, query.shape[-2])
+                _merge_attention((_take_positions(out, queries), sums[..., queries]), found)
             del found
             if coming is not None:
-                part = coming.wait()
+                part = coming.wait_for_tensor()
         out = out.to(query.dtype)
         ctx.how = how
         ctx.save_for_backward(query, key, value, out, sums)
@@ -160,41 +165,41 @@ class _Attended(torch.autograd.Function):
         query, key, value, out, sums = ctx.saved_tensors
         how: RingAttention = ctx.how
         travels = any(ctx.needs_input_grad[1:3])
-        part, arriving = _stacked(key, value), None
+        part, arriving = _stack_key_value(key, value), None
         of_query, own = query, part  # the first step replaces them
         for step in range(how.ring.size):
-            coming = how.ring.pass_on(part) if step + 1 < how.ring.size else None
-            queries, keys = how.view(step, query.shape[-2])
-            of_queries, *of_part = how.block(step, query, part).backward(
-                _of(gradient, queries), _of(out, queries), sums[..., queries]
+            coming = how.ring.start_passing_to_next_rank(part) if step + 1 < how.ring.size else None
+            queries, keys = how.visible_slices(step, query.shape[-2])
+            of_queries, *of_part = how.build_attention_block(step, query, part).backward(
+                _take_positions(gradient, queries), _take_positions(out, queries), sums[..., queries]
             )
             if step == 0:  # of this rank's own part: they stay here
-                of_query, own = of_queries.to(sums.dtype), _stacked(*of_part).to(sums.dtype)
+                of_query, own = of_queries.to(sums.dtype), _stack_key_value(*of_part).to(sums.dtype)
             else:
-                _of(of_query, queries).add_(of_queries)
+                _take_positions(of_query, queries).add_(of_queries)
             if step > 0 and travels:
-                sent = arriving.wait() if arriving else torch.zeros_like(own)
-                _of(sent, keys).add_(torch.stack(of_part))
-                arriving = how.ring.pass_on(sent)
+                sent = arriving.wait_for_tensor() if arriving else torch.zeros_like(own)
+                _take_positions(sent, keys).add_(torch.stack(of_part))
+                arriving = how.ring.start_passing_to_next_rank(sent)
             del of_queries, of_part
             if coming is not None:
-                part = coming.wait()
+                part = coming.wait_for_tensor()
         if arriving is not None:
-            own += arriving.wait()
+            own += arriving.wait_for_tensor()
         return *(one.to(query.dtype) for one in (of_query, *own)), None
 
 
-def _of(one: Tensor, positions: slice) -> Tensor:
+def _take_positions(one: Tensor, positions: slice) -> Tensor:
     return one if positions is _ALL else one[..., positions, :]
 
 
-def _merge(into: Sequence[Tensor], new: Sequence[Tensor]) -> None:
+def _merge_attention(into: Sequence[Tensor], new: Sequence[Tensor]) -> None:
     """Add what queries take from further keys, in place; both are a mean and logarithms of sums."""
     (out, sums), (new_out, new_sums) = into, new
     out.lerp_(new_out, torch.sigmoid(new_sums - sums)[..., None])
     sums.copy_(torch.logaddexp(sums, new_sums))
 
 
-def _stacked(key: Tensor, value: Tensor) -> Tensor:
+def _stack_key_value(key: Tensor, value: Tensor) -> Tensor:
     """Return keys and values as one message: [2, batch, heads, length, width]."""
     return torch.stack([key, value]).contiguous()  # torch keeps some orders of dimensions

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from hpckit.model.parallel.layout import Layout
-from hpckit.runtime.parallel.kept_state import keep_state_of
+from hpckit.runtime.parallel.kept_state import preserve_function_state
 from hpckit.values import dataclass, field
 
 _REACHED = (
@@ -53,18 +53,18 @@ class LossGraph:
     def __post_init__(self) -> None:
         self._of_model = frozenset(map(id, self.model.parameters()))
 
-    def trace(self, value: Tensor, outputs: Any, targets: Any) -> None:
+    def find_parameters_bypassing_outputs(self, value: Tensor, outputs: Any, targets: Any) -> None:
         """Look at the graph of a loss of these, before its backward pass."""
-        given = [leaf for leaf in leaves_of((outputs, targets)) if isinstance(leaf, Tensor)]
+        given = [leaf for leaf in list_tree_leaves((outputs, targets)) if isinstance(leaf, Tensor)]
         ends = {tensor.grad_fn for tensor in given} - {None}
         known = {id(tensor) for tensor in given}
-        below = _leaves_below(value.grad_fn, ends)
+        below = _find_graph_leaves_below(value.grad_fn, ends)
         self._direct = [node for node in below if id(node) not in known]
         if self._direct:
-            every = (_leaves_below(end, set()) for end in ends)
+            every = (_find_graph_leaves_below(end, set()) for end in ends)
             self._through = {id(one) for found in every for one in found}
 
-    def problem(self, *, pair: bool) -> tuple[str, str]:
+    def explain_stray_parameters(self, *, pair: bool) -> tuple[str, str]:
         """Return what is wrong, and what to do, after the backward pass; empty if nothing is."""
         direct, self._direct = self._direct, []
         sizes = self.layout
@@ -72,44 +72,45 @@ class LossGraph:
             reached = [
                 node
                 for node in direct
-                if id(node) in self._through or (_is_sharded(node) and id(node) in self._of_model)
+                if id(node) in self._through or (_is_dtensor(node) and id(node) in self._of_model)
             ]
             if reached:
                 problem = (
-                    f"loss(outputs, targets) takes {_shapes(reached)} of the model by itself, and "
-                    "only the last pipeline stage calls it: what other stages have would be missed"
+                    f"loss(outputs, targets) takes {_describe_parameters(reached)} of the model by "
+                    "itself, and only the last pipeline stage calls it: what other stages have "
+                    "would be missed"
                 )
                 return problem, _REACHED
-        own = [node for node in direct if self._is_its_own(node)]
+        own = [node for node in direct if self._is_parameter_of_loss(node)]
         others = [node for node in own if not self.of_others(node)]
         if pair and own:
             problem = (
-                f"loss(outputs, targets) returns a sum with its weight, and has {_shapes(own)} "
-                "that the model does not have: their gradients would not be divided by the weight"
+                "loss(outputs, targets) returns a sum with its weight, and has "
+                f"{_describe_parameters(own)} that the model does not have: their gradients would "
+                "not be divided by the weight"
             )
             return problem, f"return a mean over rows; or {_OWN}"
         if others and sizes.data_size * sizes.context * sizes.pipeline > 1:
             problem = (
-                f"loss(outputs, targets) has {_shapes(others)} that the model does not have: each "
-                "rank would train its own"
+                f"loss(outputs, targets) has {_describe_parameters(others)} that the model does "
+                "not have: each rank would train its own"
             )
             return problem, _OWN
         return "", ""
 
-    def _is_its_own(self, one: Tensor) -> bool:
+    def _is_parameter_of_loss(self, one: Tensor) -> bool:
         if id(one) in self._through or id(one) in self._of_model:
             return False
         # FSDP gathers parameters into others, which have no memory after the backward pass.
-        return _is_sharded(one) or one.untyped_storage().size() > 0
+        return _is_dtensor(one) or one.untyped_storage().size() > 0
 
 
-def _is_sharded(one: Tensor) -> bool:
+def _is_dtensor(one: Tensor) -> bool:
     """Return whether this is a DTensor; to import that would take each rank half a second."""
     return hasattr(one, "full_tensor")
 
 
-def _leaves_below(node: Any, ends: Collection[Any]) -> Iterator[Tensor]:
-    """Yield what learns of what a value depends on, but for what is below these ends."""
+def _find_graph_leaves_below(node: Any, ends: Collection[Any]) -> Iterator[Tensor]:
     seen, waiting = set(ends), [node]
     while waiting:
         one = waiting.pop()
@@ -122,12 +123,12 @@ def _leaves_below(node: Any, ends: Collection[Any]) -> Iterator[Tensor]:
         waiting += [below for below, _ in one.next_functions]
 
 
-def _shapes(parameters: Sequence[Tensor]) -> str:
+def _describe_parameters(parameters: Sequence[Tensor]) -> str:
     first = f"a parameter {list(parameters[0].shape)}"
     return first if len(parameters) == 1 else f"{len(parameters)} parameters, such as {first}"
 
 
-def leaves_of(value: Any) -> list[Any]:
+def list_tree_leaves(value: Any) -> list[Any]:
     """Return all that is in tuples, lists and dictionaries."""
     found: list[Any] = torch.utils._pytree.tree_leaves(value)  # noqa: SLF001  # torch has no other
     return found
@@ -170,48 +171,47 @@ class LossCheck:
     _done: bool = False
     _traced: bool = False
 
-    def trace(self, value: Tensor, outputs: Any, targets: Any) -> None:
+    def trace_loss_graph_once(self, value: Tensor, outputs: Any, targets: Any) -> None:
         """Look at the graph of the loss of the first part of a batch."""
         if self.graph is not None and not self._traced:
             self._traced = True
-            self.graph.trace(value, outputs, targets)
+            self.graph.find_parameters_bypassing_outputs(value, outputs, targets)
 
-    def see(self, function: Callable[[Any, Any], Any], outputs: Any, targets: Any) -> None:
+    def check_loss_on_part(self, function: Callable[[Any, Any], Any], outputs: Any, targets: Any) -> None:
         """Look at a part of a batch; a single row is kept until the next one comes."""
         if self._done:
             return
-        self._refuse_pooled(outputs)
+        self._detect_pooled_outputs(outputs)
         if self._done or not isinstance(outputs, Tensor) or not outputs.dim():
             self._done = True
             return
         self._kept.append((outputs.detach(), targets))
         if sum(len(one) for one, _ in self._kept) >= _HALVES:
-            self._compare(function)
+            self._compare_kept_rows(function)
 
-    def end(self, function: Callable[[Any, Any], Any], *, pair: bool) -> None:
+    def finish_check(self, function: Callable[[Any, Any], Any], *, pair: bool) -> None:
         """Look at a single row, if there was no more: twice the row has to have its loss, too."""
         if self.graph is not None and not self.problem:
-            self.problem, self.hint = self.graph.problem(pair=pair)
+            self.problem, self.hint = self.graph.explain_stray_parameters(pair=pair)
             self._done |= bool(self.problem)
         if self._kept and not self._done:
             self._kept *= 2
-            self._compare(function)
+            self._compare_kept_rows(function)
 
-    def _refuse_pooled(self, outputs: Any) -> None:
-        """Take note of outputs without this rank's positions, as of a pooled sequence."""
+    def _detect_pooled_outputs(self, outputs: Any) -> None:
         if not self.positions:
             return
-        shapes = [list(leaf.shape) for leaf in leaves_of(outputs) if isinstance(leaf, Tensor)]
+        shapes = [list(leaf.shape) for leaf in list_tree_leaves(outputs) if isinstance(leaf, Tensor)]
         if shapes and all(shape[1:2] != [self.positions] for shape in shapes):
             self._done = True
             self.problem = (
                 f"parallel.context gives this rank {self.positions} positions of each sequence, "
-                f"and the model put out {shapes[0]}: what it makes of all positions would be made "
-                "of these alone"
+                f"and the model returned {shapes[0]}: it would compute from these what it "
+                "should compute from all of them"
             )
             self.hint = _POOLED
 
-    def _compare(self, function: Callable[[Any, Any], Any]) -> None:
+    def _compare_kept_rows(self, function: Callable[[Any, Any], Any]) -> None:
         kept, self._kept, self._done = self._kept, [], True
         outputs, targets = kept[0]
         if len(kept) > 1:
@@ -219,50 +219,44 @@ class LossCheck:
                 return
             outputs, targets = (torch.cat(ones) for ones in zip(*kept, strict=True))
         rows = len(outputs)
-        self._compare_halves(function, (outputs, targets), rows, 0, "rows")
+        self._compare_loss_with_halves(function, (outputs, targets), rows, 0, "rows")
         if self.positions >= _HALVES and not self.problem:
-            self._compare_halves(function, (outputs, targets), self.positions, 1, "positions")
+            self._compare_loss_with_halves(function, (outputs, targets), self.positions, 1, "positions")
 
-    def _compare_halves(
-        self,
-        function: Callable[[Any, Any], Any],
-        given: tuple[Tensor, Any],
-        count: int,
-        axis: int,
-        what: str,
+    def _compare_loss_with_halves(
+        self, function: Callable[[Any, Any], Any], given: tuple[Tensor, Any], count: int, axis: int, what: str
     ) -> None:
         outputs, half = given[0], count // 2
         cuts = [slice(0, count), slice(0, count), slice(0, half), slice(half, count)]
         try:
-            with keep_state_of(function), torch.no_grad():
+            with preserve_function_state(function), torch.no_grad():
                 values = [
-                    function(*(take(value, cut, axis=axis, size=count) for value in given))
+                    function(*(slice_tensors_in_value(value, cut, axis=axis, size=count) for value in given))
                     for cut in cuts
                 ]
             numbers = [
-                _pair_of(one, cut.stop - cut.start) for one, cut in zip(values, cuts, strict=True)
+                _to_loss_sum_and_weight(one, cut.stop - cut.start)
+                for one, cut in zip(values, cuts, strict=True)
             ]
         except Exception as error:  # noqa: BLE001  # the user's code, in a way it was not made for
             _log.debug("the loss could not be compared with that of its %s: %s", what, error)
             return
-        tensors = [leaf for leaf in leaves_of((outputs, values)) if isinstance(leaf, Tensor)]
-        roundings = [
-            torch.finfo(tensor.dtype).eps for tensor in tensors if tensor.is_floating_point()
-        ]
+        tensors = [leaf for leaf in list_tree_leaves((outputs, values)) if isinstance(leaf, Tensor)]
+        roundings = [torch.finfo(tensor.dtype).eps for tensor in tensors if tensor.is_floating_point()]
         if not roundings or numbers[0] != numbers[1]:
             return
         # Rounding may make a difference of half of the digits.
-        self.problem = _difference(count, what, numbers, max(roundings) ** 0.5)
+        self.problem = _explain_loss_is_no_mean(count, what, numbers, max(roundings) ** 0.5)
         self.hint = _PAIR if axis == 0 else _POSITIONS
 
 
-def _pair_of(value: Any, count: int) -> tuple[float, float]:
+def _to_loss_sum_and_weight(value: Any, count: int) -> tuple[float, float]:
     if isinstance(value, tuple):
         return float(value[0]), float(value[1])
     return float(value) * count, float(count)
 
 
-def _difference(
+def _explain_loss_is_no_mean(
     count: int, what: str, numbers: Sequence[tuple[float, float]], tolerance: float
 ) -> str:
     (total, weight), _, first, second = numbers
@@ -281,20 +275,20 @@ def _difference(
     )
 
 
-def take(value: Any, part: Any, *, axis: int, size: int) -> Any:
+def slice_tensors_in_value(value: Any, part: Any, *, axis: int, size: int) -> Any:
     """Return a part, along an axis, of the tensors in a value that have this size there.
 
     What is no tensor is left as it is, unless it is an object of its own that can be cut into rows.
     """
 
-    def taken(one: Any) -> Any:
+    def slice_leaf(one: Any) -> Any:
         if isinstance(one, Tensor):
             fits = one.dim() > axis and one.shape[axis] == size
             return one[(slice(None),) * axis + (part,)] if fits else one
         is_own = axis == 0 and hasattr(one, "__getitem__") and not isinstance(one, str | bytes)
         return one[part] if is_own else one
 
-    return torch.utils._pytree.tree_map(taken, value)  # noqa: SLF001
+    return torch.utils._pytree.tree_map(slice_leaf, value)  # noqa: SLF001
 
 
 @dataclass(slots=True, kw_only=True)
@@ -306,7 +300,7 @@ class KnownLoss:
     steps: int = 0
 
     @property
-    def looks(self) -> bool:
+    def is_checked_step(self) -> bool:
         """Whether this step of the function is looked at, on all ranks alike."""
         return self.steps in LOOKS
 
@@ -317,12 +311,12 @@ class KnownLosses:
 
     _known: list[KnownLoss] = field(default_factory=list)
 
-    def of(self, function: Callable[[Any, Any], Any]) -> KnownLoss:
+    def find_loss_and_count_step(self, function: Callable[[Any, Any], Any]) -> KnownLoss:
         """Return what is known of a function of a step that begins.
 
         It is the same on all ranks, which call the same functions.
         """
-        marks = _marks_of(function)
+        marks = _function_identity_parts(function)
         for one in self._known:
             same = len(one.marks) == len(marks)
             if same and all(a is b for a, b in zip(one.marks, marks, strict=True)):
@@ -335,10 +329,10 @@ class KnownLosses:
         return made
 
 
-def _marks_of(function: Any) -> tuple[Any, ...]:
+def _function_identity_parts(function: Any) -> tuple[Any, ...]:
     """Return what makes a function itself; kept, so that nothing else gets its identity."""
     if isinstance(function, partial):
-        return (*_marks_of(function.func), *function.args, *function.keywords.values())
+        return (*_function_identity_parts(function.func), *function.args, *function.keywords.values())
     code = getattr(function, "__code__", None)
     if code is None:
         return (function,)

@@ -22,17 +22,7 @@ from hpckit.runtime.parallel.loss.loss_check import LossCheck
 from hpckit.values import dataclass, field
 
 _TREES: Any = torch.utils._pytree  # noqa: SLF001  # torch has no other
-_PROPERTIES = (
-    "shape",
-    "dtype",
-    "device",
-    "ndim",
-    "requires_grad",
-    "grad_fn",
-    "is_leaf",
-    "is_cuda",
-    "_base",
-)
+_PROPERTIES = ("shape", "dtype", "device", "ndim", "requires_grad", "grad_fn", "is_leaf", "is_cuda", "_base")
 _READING = {getattr(Tensor, name).__get__ for name in _PROPERTIES} | {
     *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.is_floating_point, Tensor.register_hook)
 }
@@ -64,9 +54,7 @@ class CutLogits(DTensor):
     __slots__ = ()
 
     @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch on what this rank has, or else on all of it."""
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  # in torch's documentation
@@ -75,48 +63,46 @@ class CutLogits(DTensor):
             leaves = _TREES.tree_leaves((args, kwargs))
             tensors = {id(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
             if len(tensors) == 1 and getattr(func, "__name__", "") in _EACH:
-                return as_cut_logits(func(*args, **kwargs))
-            args, kwargs = gathered((args, kwargs))
+                return mark_as_cut_logits(func(*args, **kwargs))
+            args, kwargs = gather_cut_logits((args, kwargs))
         return func(*args, **kwargs)
 
-    def here(self) -> Tensor:
+    def local_logits(self) -> Tensor:
         """Return the plain logits that this rank has; their `cut_vocabulary` says of which."""
         mesh, classes = self.device_mesh, self._spec.shape[-1]
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
             local: Any = self.to_local()
         _, first = Shard.local_shard_size_and_offset(classes, mesh.size(), mesh.get_local_rank())
-        local.cut_vocabulary = CutVocabulary(
-            group=mesh.get_group(), first=int(first), total=int(classes)
-        )
+        local.cut_vocabulary = CutVocabulary(group=mesh.get_group(), first=int(first), total=int(classes))
         return local  # type: ignore[no-any-return]
 
 
-def as_cut_logits(output: DTensor) -> DTensor:
+def mark_as_cut_logits(output: DTensor) -> DTensor:
     """Have a DTensor that is cut along its last dimension stay so until all of it is needed."""
     if output.placements == (Shard(len(output._spec.shape) - 1),):  # noqa: SLF001
         output.__class__ = CutLogits
     return output
 
 
-def gathered(value: Any) -> Any:
+def gather_cut_logits(value: Any) -> Any:
     """Return a value in which logits that are cut are whole, plain tensors; collective."""
 
-    def whole(one: CutLogits) -> Tensor:
+    def gather_logits(one: CutLogits) -> Tensor:
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
             all_of_it: Tensor = one.redistribute(placements=[Replicate()]).to_local()
         return all_of_it
 
-    return _TREES.tree_map_only(CutLogits, whole, value)
+    return _TREES.tree_map_only(CutLogits, gather_logits, value)
 
 
-def summed_over_ranks(logits: Tensor, targets: Tensor, cut: CutVocabulary, ignored: int) -> Tensor:
+def sum_cross_entropy_over_ranks(logits: Tensor, targets: Tensor, cut: CutVocabulary, ignored: int) -> Tensor:
     """Return the summed cross entropy, float64, the same on each rank of the group; collective.
 
     Logits are this rank's, [..., own classes], and targets [...] whole numbers of all classes.
     """
     counted = targets != ignored
     is_right = (~counted | ((targets >= 0) & (targets < cut.total))).all()
-    torch._assert_async(is_right, f"a target is none of the {cut.total} classes")  # noqa: SLF001
+    torch._assert_async(is_right, f"a target is outside of the {cut.total} classes")  # noqa: SLF001
     summed: Tensor = _SummedCrossEntropy.apply(logits, targets, counted, cut)  # type: ignore[no-untyped-call]
     return summed
 
@@ -125,10 +111,8 @@ class _SummedCrossEntropy(torch.autograd.Function):
     """Keeps the logits as they are given for the backward pass, and computes in float32 or more."""
 
     @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, counted: Tensor, cut: CutVocabulary
-    ) -> Tensor:
-        numbers = _with_digits(logits)
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, counted: Tensor, cut: CutVocabulary) -> Tensor:
+        numbers = _widen_to_float32(logits)
         own = targets - cut.first
         here = counted & (own >= 0) & (own < logits.shape[-1])
         own = torch.where(here, own, 0)
@@ -146,13 +130,13 @@ class _SummedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Return the gradient of this rank's logits: probabilities, less one for the target."""
         logits, total, own, here, counted = ctx.saved_tensors
-        shares = (_with_digits(logits) - total.unsqueeze(-1)).exp_()
+        shares = (_widen_to_float32(logits) - total.unsqueeze(-1)).exp_()
         shares.scatter_add_(-1, own.unsqueeze(-1), -here.unsqueeze(-1).to(shares))
         shares *= (counted * gradients[0]).unsqueeze(-1).to(shares)
         return shares.to(logits.dtype), None, None, None
 
 
-def _with_digits(logits: Tensor) -> Tensor:
+def _widen_to_float32(logits: Tensor) -> Tensor:
     """Return numbers of at least float32: sums of bfloat16 lose a percent over many targets."""
     return logits.float() if logits.dtype.itemsize < torch.float32.itemsize else logits
 
@@ -169,7 +153,7 @@ def summed_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """
     cut = getattr(outputs, "cut_vocabulary", None)
     if cut is not None:
-        return summed_over_ranks(outputs, targets, cut, _IGNORED)
+        return sum_cross_entropy_over_ranks(outputs, targets, cut, _IGNORED)
     if outputs.dtype.itemsize < torch.float32.itemsize:
         outputs = outputs.float()
     summed = F.cross_entropy(
@@ -183,7 +167,7 @@ def count_targets(targets: Tensor) -> Tensor:
     return (targets != _IGNORED).sum()
 
 
-def measure(
+def compute_loss_and_weight(
     function: LossFunction | None, outputs: Any, targets: Any
 ) -> tuple[Tensor, Tensor, bool]:
     """Return the loss of some rows, a sum and its weight in float64, and if a function told both.
@@ -202,25 +186,24 @@ def measure(
         shown = list(given.shape) if isinstance(given, Tensor) else type(found).__name__
         raise UsageError(
             f"loss(outputs, targets) returned {shown}",
-            hint="return a mean over rows, as a tensor with one number, or a pair: a sum and its "
-            "weight",
+            hint="return a mean over rows, as a tensor with one number, or a pair: a sum and its weight",
         )
     value = given.double().reshape(())
     weight = torch.as_tensor(weight).detach().to(value).reshape(())
     return value, weight, pair
 
 
-def _check_graph(value: Tensor) -> None:
+def _refuse_detached_loss(value: Tensor) -> None:
     if not value.requires_grad:
         raise UsageError(
-            "the loss of this step has no gradient: no parameter that learns leads to it, or what "
-            "it is made of was detached (.detach(), .item(), torch.no_grad())",
+            "the loss of this step has no gradient: it depends on no trainable parameter, or its "
+            "inputs were detached (.detach(), .item(), torch.no_grad())",
             hint="compute it from the outputs of the model by torch's own functions, outside of "
             "torch.no_grad(), and leave some parameters with requires_grad",
         )
 
 
-def quotient(value: Tensor, weight: Tensor) -> Tensor:
+def divide_or_zero(value: Tensor, weight: Tensor) -> Tensor:
     """Return a sum over its weight; 0 where nothing has a weight."""
     return torch.where(weight == 0, 0.0, value / weight)
 
@@ -229,10 +212,9 @@ def quotient(value: Tensor, weight: Tensor) -> Tensor:
 class StepLoss:
     """What one rank has of the loss of a step; without a function it is the cross entropy.
 
-    `scale` is what a mean over this rank's rows is multiplied by, or a sum over targets; or what
-    waits for it. `total` is the sum of what was differentiated so far, and `weights` are those of
-    its parts, float64, if the function returns a `pair`; None until it was called. Pairs are
-    differentiated as sums.
+    `scale` is what a mean over this rank's rows is multiplied by, or a sum over targets; or what waits for
+    it. `total` is the sum of what was differentiated so far, and `weights` are those of its parts, float64,
+    if the function returns a `pair`; None until it was called. Pairs are differentiated as sums.
     """
 
     function: LossFunction | None
@@ -242,7 +224,7 @@ class StepLoss:
     weights: list[Tensor] = field(default_factory=list)
     pair: bool | None = None
 
-    def of_part(self, outputs: Any, targets: Any, part: float, *, whole: float = 1.0) -> Tensor:
+    def compute_part_loss(self, outputs: Any, targets: Any, part: float, *, whole: float = 1.0) -> Tensor:
         """Return what to differentiate for some rows: a `part` of those of which `whole` is told.
 
         The product of both is which part they are of this rank's rows; 0 counts nothing. The value
@@ -252,40 +234,40 @@ class StepLoss:
         if self.function is None:  # the targets of the whole batch are counted once, for the scale
             self.pair, value = False, summed_cross_entropy(outputs, targets)
         else:
-            value, weight, self.pair = measure(self.function, outputs, targets)
-        _check_graph(value)
+            value, weight, self.pair = compute_loss_and_weight(self.function, outputs, targets)
+        _refuse_detached_loss(value)
         if not part:  # also what is NaN
             return torch.nan_to_num(value) * 0.0
         if self.function is None:
-            value = value * self.settle()
+            value = value * self.wait_for_loss_multiplier()
         else:
             if self.check is not None:
-                self.check.trace(value, outputs, targets)
-                self.check.see(self.function, outputs, targets)
+                self.check.trace_loss_graph_once(value, outputs, targets)
+                self.check.check_loss_on_part(self.function, outputs, targets)
             if self.pair:
                 self.weights.append(weight)
             else:
-                value = value * (self.settle() * part)
+                value = value * (self.wait_for_loss_multiplier() * part)
         self.total = self.total.to(value.device) + value.detach()
         return value
 
-    def settle(self) -> Tensor | float:
+    def wait_for_loss_multiplier(self) -> Tensor | float:
         """Return the scale; waits for it if ranks still count."""
         if not isinstance(self.scale, Tensor | float):
             self.scale = self.scale()
         return self.scale
 
     @property
-    def weight(self) -> Tensor:
+    def total_weight(self) -> Tensor:
         """The sum of the weights of all parts; 0 without any."""
         return torch.stack(self.weights).sum() if self.weights else torch.zeros_like(self.total)
 
-    def problem(self) -> tuple[str, str]:
+    def explain_refused_loss(self) -> tuple[str, str]:
         """Return why the function cannot be taken, as far as its values tell, and what to do.
 
         Empty if it can.
         """
         if self.function is None or self.check is None:
             return "", ""
-        self.check.end(self.function, pair=self.pair is True)
+        self.check.finish_check(self.function, pair=self.pair is True)
         return self.check.problem, self.check.hint

@@ -40,9 +40,9 @@ class Marked(OddModel):
 
     def __init__(self) -> None:
         super().__init__()
-        for one in self.parameters():
-            if one.dim() == 1:
-                one.no_decay = True  # type: ignore[attr-defined]
+        for parameter in self.parameters():
+            if parameter.dim() == 1:
+                parameter.no_decay = True  # type: ignore[attr-defined]
 
 
 class Masked(OddModel):
@@ -318,10 +318,10 @@ class Training:
         module: Any = getattr(self.model, "module", self.model)
         match self.case.get("loss", ""):
             case "penalty":
-                squares = [one.square().sum() for one in module.parameters()]
+                squares = [parameter.square().sum() for parameter in module.parameters()]
                 return mean_loss(outputs, targets) + 0.1 * torch.stack(squares).sum()
             case "balance":
-                terms = torch.stack([one.term for one in module.blocks])
+                terms = torch.stack([block.term for block in module.blocks])
                 return mean_loss(outputs, targets) + 0.1 * terms.sum()
             case "own head":
                 return mean_loss(self.head(outputs), targets)
@@ -366,11 +366,10 @@ class Training:
         if self.case["model"] != "marked":
             return torch.optim.SGD(self.model.parameters(), lr=0.5)
         groups: dict[bool, list[nn.Parameter]] = {False: [], True: []}
-        for one in self.model.parameters():
-            groups[getattr(one, "no_decay", False)].append(one)
+        for parameter in self.model.parameters():
+            groups[getattr(parameter, "no_decay", False)].append(parameter)
         return torch.optim.AdamW(
-            [{"params": ones, "weight_decay": 1.0 - kept} for kept, ones in groups.items()],
-            lr=0.01,
+            [{"params": ones, "weight_decay": 1.0 - kept} for kept, ones in groups.items()], lr=0.01
         )
 
     def losses(self) -> list[float]:

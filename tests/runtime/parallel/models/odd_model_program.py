@@ -9,15 +9,7 @@ from typing import Any
 
 import torch
 from byte_world import make_run, run_cases
-from runtime.parallel.models.odd_models import (
-    LOSSES,
-    MODELS,
-    OddModel,
-    TiedEnds,
-    batch,
-    mean_loss,
-    plan,
-)
+from runtime.parallel.models.odd_models import LOSSES, MODELS, OddModel, TiedEnds, batch, mean_loss, plan
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -66,7 +58,7 @@ def compared(case: dict[str, Any]) -> dict[str, Any]:
             float((whole(one).double() - state[name.removeprefix("module.")].double()).abs().max())
             for name, one in model.state_dict().items()
         ),
-        "seen": [one.seen for one in model.modules() if hasattr(one, "seen")],
+        "seen": [module.seen for module in model.modules() if hasattr(module, "seen")],
     }
 
 
@@ -115,7 +107,7 @@ def of_many_shapes(case: dict[str, Any]) -> dict[str, Any]:
     for length in range(4, 20):
         text = torch.zeros(4, length, dtype=torch.int64)
         run.train_step(model, text, text)
-    pipeline: Any = run._models.training(model).model.pipeline  # noqa: SLF001  # nothing else tells
+    pipeline: Any = run._parallel_models.find_training(model).model.pipeline  # noqa: SLF001  # nothing else tells
     return {"kept": len(pipeline._schedules)}  # noqa: SLF001
 
 
@@ -123,10 +115,7 @@ def two_models(case: dict[str, Any]) -> dict[str, Any]:
     """Save a model with tied ends and one without; return which tensors changed in between."""
     run = make_run(case)
     tied, ends = plan(tied=(("tokens.weight", "head.weight"),)), plan()
-    objects = {
-        "student": run.parallelize(TiedEnds, tied),
-        "critic": run.parallelize(OddModel, ends),
-    }
+    objects = {"student": run.parallelize(TiedEnds, tied), "critic": run.parallelize(OddModel, ends)}
     checkpointer = Checkpointer(Path(case["folder"]), CheckpointSettings(layout=run.layout))
     checkpointer.tie(run._tied)  # noqa: SLF001  # as Run does
     checkpointer.save(objects, 1, 1, wait=True)
@@ -136,8 +125,8 @@ def two_models(case: dict[str, Any]) -> dict[str, Any]:
         for name, value in one.state_dict().items()
     }
     with torch.no_grad():
-        for one in nn.ModuleList(objects.values()).parameters():
-            one.zero_()
+        for parameter in nn.ModuleList(objects.values()).parameters():
+            parameter.zero_()
     checkpointer.restore(objects)
     checkpointer.close()
     after = {
@@ -188,7 +177,7 @@ def with_losses(case: dict[str, Any]) -> dict[str, Any]:
         "nothing": None,
     }[case.get("targets", "tokens")]
     losses = [LOSSES[one] for one in case["losses"]]
-    values = [run.train_step(model, inputs[rows], wanted, loss=one) for one in losses]
+    values = [run.train_step(model, inputs[rows], wanted, loss=loss) for loss in losses]
     return {"values": [float(one) for one in values]}
 
 
@@ -201,7 +190,7 @@ def early_optimizer(case: dict[str, Any]) -> dict[str, Any]:
     inputs, targets = batch(0)
     rows = run.share(len(inputs)).rows
     run.train_step(model, inputs[rows], targets[rows])
-    before = [whole(one).detach().clone() for one in model.parameters()]
+    before = [whole(parameter).detach().clone() for parameter in model.parameters()]
     optimizer.step()
     pairs = zip(before, model.parameters(), strict=True)
     return {"moved": max(float((one - whole(other)).abs().max()) for one, other in pairs)}
@@ -221,9 +210,9 @@ def own_copies(case: dict[str, Any]) -> dict[str, Any]:
         warnings.append(outcome.warning)
         torch.autograd.backward(model(torch.full((1, 2), 1.0 + run.rank)).sum())
         with torch.no_grad():
-            for one in model.parameters():
-                assert one.grad is not None
-                one.sub_(one.grad)
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.sub_(parameter.grad)
     checkpointer.close()
     return {"warnings": warnings}
 

@@ -294,9 +294,7 @@ def mean_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def shifted_pair(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
     """Return the sum for each next position, and their number."""
-    losses = F.cross_entropy(
-        outputs[:, :-1].flatten(0, 1), targets[:, 1:].flatten(), reduction="none"
-    )
+    losses = F.cross_entropy(outputs[:, :-1].flatten(0, 1), targets[:, 1:].flatten(), reduction="none")
     return losses.sum(), losses.numel()
 
 

@@ -42,10 +42,7 @@ FOUR: dict[str, dict[str, Any]] = {
         "model": "counted ahead",
         "layout": {"pipeline": 2, "shard": 2},
     },
-    "unit left out, pipeline x fsdp": {
-        "model": "dropped",
-        "layout": {"pipeline": 2, "shard": 2},
-    },
+    "unit left out, pipeline x fsdp": {"model": "dropped", "layout": {"pipeline": 2, "shard": 2}},
 }
 ALONE: dict[str, dict[str, Any]] = {
     "unit left out": {"model": "dropped", "layout": {}},
@@ -90,7 +87,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "sparse, fsdp": ({"model": "sparse", "layout": SHARD}, "sparse=True", "leave sparse out"),
     "weight in a list, fsdp": (
         {"model": "listed", "layout": SHARD},
-        "tokens.weight of before run.parallelize was used in forward",
+        "tokens.weight from before run.parallelize was used in forward",
         "self.tokens.weight",
     ),
     "another expert on each rank": (
@@ -110,7 +107,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "LBFGS, pipeline": (
         {"model": "plain", "layout": PIPELINE, "optimizer": "LBFGS"},
-        "LBFGS weighs all parameters against each other",
+        "LBFGS compares all parameters with each other",
         "AdamW",
     ),
 }

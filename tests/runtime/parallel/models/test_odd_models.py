@@ -28,8 +28,7 @@ SAME: dict[str, dict[str, Any]] = {
 }
 STAGED = ("numbered", "long skip", "twice through", "normalized")
 REFUSED: dict[str, dict[str, Any]] = {
-    f"{model}, {PIPELINE}": {"way": "one step", "model": model, "layout": PIPELINE}
-    for model in STAGED
+    f"{model}, {PIPELINE}": {"way": "one step", "model": model, "layout": PIPELINE} for model in STAGED
 }
 TRAINED: dict[str, dict[str, Any]] = {
     "asking": {"way": "one step", "model": "asking", "layout": PIPELINE},
@@ -64,12 +63,7 @@ WRONG_LOSSES: dict[str, dict[str, Any]] = {
     "shifted pair": {"layout": CONTEXT, "losses": ["shifted pair"]},
     "last position": {"layout": CONTEXT, "losses": ["last position"]},
     "labels": {"layout": CONTEXT, "losses": ["mean"], "targets": "labels"},
-    "pooling": {
-        "layout": CONTEXT,
-        "model": "pooling",
-        "losses": ["of the first"],
-        "targets": "dictionary",
-    },
+    "pooling": {"layout": CONTEXT, "model": "pooling", "losses": ["of the first"], "targets": "dictionary"},
     "labels in a dictionary": {
         "layout": CONTEXT,
         "losses": ["of the first"],
@@ -83,7 +77,7 @@ TOLD = {
     "shifted pair": "is no mean over positions: it is",
     "last position": "is no mean over positions: it is",
     "labels": "targets are [8], and parallel.context cuts them",
-    "pooling": "the model put out [8, 8]",
+    "pooling": "the model returned [8, 8]",
     "labels in a dictionary": "targets are [8], and parallel.context cuts them",
     "second loss": "is no mean over rows: it is",
     "later loss, pipeline": "is no mean over rows: it is",
@@ -95,10 +89,7 @@ RIGHT_LOSSES: dict[str, dict[str, Any]] = {
         "targets": targets,
         "parallel": {"microbatches": parts},
     }
-    for losses, targets in (
-        (["mean", "of nothing", "shifted pair"], "tokens"),
-        (["pair of parts"], "parts"),
-    )
+    for losses, targets in ((["mean", "of nothing", "shifted pair"], "tokens"), (["pair of parts"], "parts"))
     for layout in ({"replicate": 2}, SHARD)
     for parts in (1, 2)
 } | {
@@ -145,9 +136,7 @@ def test_rehearsal_of_shapes_leaves_nothing_in_the_model(found: list[dict[str, A
 
 @pytest.mark.training
 @pytest.mark.parametrize("name", REFUSED)
-def test_stages_that_compute_something_else_are_refused(
-    found: list[dict[str, Any]], name: str
-) -> None:
+def test_stages_that_compute_something_else_are_refused(found: list[dict[str, Any]], name: str) -> None:
     """On every rank, in the first step, with the likely causes."""
     for one in found:
         assert one[name].get("error") == "RunError", one[name]
@@ -179,9 +168,7 @@ def test_tied_names_are_those_of_one_model(found: list[dict[str, Any]], name: st
 
 
 @pytest.mark.training
-def test_optimizer_of_a_model_before_it_was_laid_out_is_refused(
-    found: list[dict[str, Any]],
-) -> None:
+def test_optimizer_of_a_model_before_it_was_laid_out_is_refused(found: list[dict[str, Any]]) -> None:
     """Where it would train nothing; elsewhere its parameters are those of the model."""
     for one in found:
         for layout in (SHARD, TENSOR):
@@ -194,9 +181,7 @@ def test_optimizer_of_a_model_before_it_was_laid_out_is_refused(
 
 
 @pytest.mark.training
-def test_models_that_each_rank_trains_by_itself_are_told_of_once(
-    found: list[dict[str, Any]],
-) -> None:
+def test_models_that_each_rank_trains_by_itself_are_told_of_once(found: list[dict[str, Any]]) -> None:
     """At the first save after they differ; it has those of rank 0."""
     for one in found:
         assert one["own copies, True"]["warnings"] == ["", "", ""]
@@ -208,9 +193,7 @@ def test_models_that_each_rank_trains_by_itself_are_told_of_once(
 
 @pytest.mark.training
 @pytest.mark.parametrize("name", WRONG_LOSSES)
-def test_loss_that_follows_from_the_layout_is_refused(
-    found: list[dict[str, Any]], name: str
-) -> None:
+def test_loss_that_follows_from_the_layout_is_refused(found: list[dict[str, Any]], name: str) -> None:
     """On all ranks; each function once, whenever it comes."""
     for one in found:
         case = one[f"loss: {name}"]
@@ -221,9 +204,7 @@ def test_loss_that_follows_from_the_layout_is_refused(
 
 @pytest.mark.training
 @pytest.mark.parametrize("name", RIGHT_LOSSES)
-def test_loss_that_adds_up_is_the_same_in_every_layout(
-    found: list[dict[str, Any]], name: str
-) -> None:
+def test_loss_that_adds_up_is_the_same_in_every_layout(found: list[dict[str, Any]], name: str) -> None:
     """Also with targets of several parts, and with none."""
     values = [one[f"loss: {name}"].get("values") for one in found]
     torch.manual_seed(7)
@@ -238,9 +219,7 @@ def test_loss_that_adds_up_is_the_same_in_every_layout(
 
 
 @pytest.mark.training
-def test_model_that_learns_nothing_is_evaluated_in_every_layout(
-    found: list[dict[str, Any]],
-) -> None:
+def test_model_that_learns_nothing_is_evaluated_in_every_layout(found: list[dict[str, Any]]) -> None:
     """Such as a teacher; DDP would refuse it."""
     values = {str(one[name].get("values")) for one in found for name in FROZEN}
     losses = {round(one[name]["values"][0], 5) for one in found for name in FROZEN}
@@ -249,9 +228,7 @@ def test_model_that_learns_nothing_is_evaluated_in_every_layout(
 
 
 @pytest.mark.training
-def test_parameter_that_gets_no_gradient_is_named_at_the_first_step(
-    found: list[dict[str, Any]],
-) -> None:
+def test_parameter_that_gets_no_gradient_is_named_at_the_first_step(found: list[dict[str, Any]]) -> None:
     """DDP would say so in the second one, by its number; FSDP does without."""
     for one in found:
         assert one["unused"].get("error") == "RunError", one["unused"]

@@ -56,11 +56,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 } | {
     f"{loop}, {layout}": ({"loop": loop, "layout": layout, **more}, OTHER_ROWS)
     for loop in ("targets of other rows", "evaluates targets of other rows")
-    for layout, more in (
-        (PIPELINE, {}),
-        (TENSOR, {"parallel": {"microbatches": 2}}),
-        (SHARD, {}),
-    )
+    for layout, more in ((PIPELINE, {}), (TENSOR, {"parallel": {"microbatches": 2}}), (SHARD, {}))
 }
 CASES = SAME | {name: case for name, (case, _) in REFUSED.items()}
 PROGRAM = "training_loop_program.py"
@@ -77,9 +73,7 @@ def test_loop_trains_as_in_one_process(found: list[dict[str, Any]], name: str) -
 
 @pytest.mark.training
 @pytest.mark.parametrize("name", REFUSED)
-def test_loop_that_would_compute_something_else_is_refused(
-    found: list[dict[str, Any]], name: str
-) -> None:
+def test_loop_that_would_compute_something_else_is_refused(found: list[dict[str, Any]], name: str) -> None:
     """On every rank, with what to do instead, and not a wrong loss."""
     for one in found:
         assert one[name].get("error") == "UsageError", one[name]

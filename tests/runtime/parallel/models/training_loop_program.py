@@ -120,8 +120,8 @@ def changes_what_learns(side: Side, step: int, *, learns: bool) -> float:
 def unfreezes_ends(side: Side, step: int) -> float:
     """Let a tied weight learn after the first step."""
     if step == 1:
-        for one in side.model.parameters():
-            one.requires_grad = True
+        for parameter in side.model.parameters():
+            parameter.requires_grad = True
     side.optimizer.zero_grad()
     loss = side.learn(*side.rows(step))
     side.optimizer.step()
