@@ -249,7 +249,9 @@ class TopApp(App[None]):
             gpus = format_gpus_and_ranks(detail.activity, width)[: max(height * 2 // 5, 1)]
             self._update_widget_text("gpus", "\n".join(gpus))
             room = height - len(gpus) - _PLOT_LINES - 3  # three titles
-            self._update_widget_text("log", "\n".join([detail.log_title, *_last_lines(detail.log, room)]))
+            self._update_widget_text(
+                "log", "\n".join([detail.log_title, *(detail.log[-room:] if room > 0 else ())])
+            )
         else:
             whole = {
                 Panel.log: detail.log,
@@ -258,9 +260,9 @@ class TopApp(App[None]):
             }[self.panel]
             first = self.panel is Panel.gpus
             room = height - 2
-            shown = whole[:room] if first else _last_lines(whole, room)
+            shown = whole[:room] if first else whole[-room:] if room > 0 else ()
             self._update_widget_text("log", "\n".join([self.panel, *(shown or ("nothing yet",))]))
-        self._update_widget_text("events", "\n".join(_last_lines(detail.events, 3)))
+        self._update_widget_text("events", "\n".join(detail.events[-3:]))
 
     def _update_widget_text(self, name: str, text: str) -> None:
         """Change a text, if it differs from what is shown.
@@ -375,10 +377,6 @@ class TopApp(App[None]):
         if self._forget is not None:
             self._forget.stop()
         self._forget = self.set_timer(_NOTE_S, lambda: self._show_temporary_message("")) if note else None
-
-
-def _last_lines(lines: tuple[str, ...], room: int) -> tuple[str, ...]:
-    return lines[-room:] if room > 0 else ()
 
 
 def run_top(source: TopSource) -> None:

@@ -20,13 +20,8 @@ from hpckit.model.finding import Finding, build_error_finding, build_warning_fin
 from hpckit.model.launch import ClusterKind, DeviceKind, LaunchConfig, WorkingFolder
 from hpckit.model.plan import LaunchPlan
 from hpckit.model.rank import THREADS
-from hpckit.record.named_paths import (
-    ProjectFolder,
-    find_checkpoint_problems,
-    warn_about_command_paths,
-    warn_about_config_paths,
-    warn_about_saved_model_files,
-)
+from hpckit.record import named_paths
+from hpckit.record.snapshot import script_imports
 from hpckit.record.snapshot.collect import CodeSnapshot
 from hpckit.record.snapshot.entry_point import (
     FoundModule,
@@ -43,12 +38,6 @@ from hpckit.record.snapshot.environment import (
 )
 from hpckit.record.snapshot.frozen_files import OUTSIDE, FrozenFiles
 from hpckit.record.snapshot.outside import parse_outside_code_paths, warn_about_unfrozen_code
-from hpckit.record.snapshot.script_imports import (
-    Reader,
-    find_multi_rank_problems,
-    find_unimportable_modules,
-    read_script,
-)
 from hpckit.values import dataclass, field
 
 
@@ -67,7 +56,7 @@ class Machine:
 
     def _yield_launch_problems(self) -> Iterator[Finding]:
         yield from self._find_python_problems()
-        yield from warn_about_saved_model_files(
+        yield from named_paths.warn_about_saved_model_files(
             file.path for file in self.snapshot.files or () if not file.tracked
         )
         commands = [run.settings.command for run in self.plan.runs_to_check]
@@ -79,10 +68,12 @@ class Machine:
             if task not in seen:
                 seen.add(task)
                 yield from self._find_command_or_function_problems(settings)
-            yield from find_checkpoint_problems(settings)
+            yield from named_paths.find_checkpoint_problems(settings)
             yield from self._warn_about_cpu_only_torch(settings)
             yield from self._warn_about_unused_thread_count(settings)
-            yield from warn_about_config_paths(run.config, self._project_folders[settings.runtime.cwd])
+            yield from named_paths.warn_about_config_paths(
+                run.config, self._project_folders[settings.runtime.cwd]
+            )
 
     def _warn_about_unused_thread_count(self, settings: LaunchConfig) -> Iterator[Finding]:
         """Warn about a number of threads that this shell has, and ranks will not."""
@@ -117,10 +108,10 @@ class Machine:
         return Path(self.plan.python) == Path(sys.executable)
 
     @cached_property
-    def _project_folders(self) -> Mapping[WorkingFolder, ProjectFolder]:
+    def _project_folders(self) -> Mapping[WorkingFolder, named_paths.ProjectFolder]:
         """The project's folder, by the folder that runs start in."""
         return {
-            where: ProjectFolder(
+            where: named_paths.ProjectFolder(
                 folder=self.working_dir,
                 missing=self.frozen_files.explain_relative_path_missing,
                 in_place=where is WorkingFolder.project,
@@ -129,9 +120,9 @@ class Machine:
         }
 
     @cached_property
-    def _cached_script_reader(self) -> Reader:
+    def _cached_script_reader(self) -> script_imports.Reader:
         """Reads each script once: the runs of a sweep differ in what follows it."""
-        return cache(read_script)
+        return cache(script_imports.read_script)
 
     @property
     def _module_folders(self) -> list[Path]:
@@ -193,10 +184,10 @@ class Machine:
             words = split_command(settings.command)
             project = self._project_folders[settings.runtime.cwd]
             yield from self._find_command_problems(words, settings.env, in_place=project.in_place)
-            yield from find_multi_rank_problems(
+            yield from script_imports.find_multi_rank_problems(
                 words, settings.resources, self._find_program_or_script, self._cached_script_reader
             )
-            yield from warn_about_command_paths(words, project)
+            yield from named_paths.warn_about_command_paths(words, project)
 
     def _find_entry_point_problems(self, text: str, env: Mapping[str, str]) -> Iterator[Finding]:
         name, _, attribute = text.partition(":")
@@ -309,7 +300,7 @@ class Machine:
         self, key: str, value: str, file: Path, folders: list[Path]
     ) -> Iterator[Finding]:
         """Look for what a script imports; what the nodes set up may add to it."""
-        imported = find_unimportable_modules(
+        imported = script_imports.find_unimportable_modules(
             file, folders, self._cached_script_reader, partial(self._explain_module_left_out, file)
         )
         for name, why in imported.items() if self.uses_this_python else ():

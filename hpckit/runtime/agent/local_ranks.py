@@ -27,31 +27,11 @@ from hpckit.planning.recovery.ends import add_exit_reason, prefer_stated_exit_co
 from hpckit.record.layout import RoundPaths
 from hpckit.record.store import PRIVATE_FILE, make_private_folder, read_json, read_last_lines, write_json
 from hpckit.runtime import stacks
+from hpckit.runtime.agent import exhausted, nsys, rank_starter
 from hpckit.runtime.agent.collective_statements import CollectiveStatements
-from hpckit.runtime.agent.exhausted import (
-    OomKills,
-    explain_full_disk_of_folder,
-    explain_oom_kill,
-    read_oom_kill_counts,
-)
 from hpckit.runtime.agent.hang_detector import StepWatch
 from hpckit.runtime.agent.meeting import Meeting
-from hpckit.runtime.agent.nsys import (
-    RankStart,
-    find_process_groups,
-    find_rank_below_nsys,
-    plan_rank_start,
-    unwrap_nsys_exit_code,
-)
 from hpckit.runtime.agent.printed_log import PrintedReader, start_printed_metrics_reader
-from hpckit.runtime.agent.rank_starter import (
-    RankChild,
-    RankOutlook,
-    add_nccl_defaults,
-    choose_rank_cpus,
-    explain_poor_cpu_binding,
-    start_rank,
-)
 from hpckit.runtime.agent.step_reports import StepReports
 from hpckit.runtime.channel import rank_pipe
 from hpckit.runtime.channel.tcp import LINE_LIMIT
@@ -80,13 +60,13 @@ Tell = Callable[[messages.Message], Awaitable[None]]
 class LocalRanks:
     """The ranks of this node in one round."""
 
-    outlook: RankOutlook
+    outlook: rank_starter.RankOutlook
     order: messages.StartRound
     tell: Tell
     earlier: StepWatch | None = None
     fork_server: ForkServerClient | None = None
     reports: StepReports = field(default_factory=StepReports)
-    processes: dict[int, RankChild] = field(default_factory=dict, init=False)
+    processes: dict[int, rank_starter.RankChild] = field(default_factory=dict, init=False)
     _lines: dict[int, socket.socket] = field(default_factory=dict, init=False)
     _boards: dict[int, int] = field(default_factory=dict, init=False)
     _answers: dict[int, int] = field(default_factory=dict, init=False)
@@ -95,7 +75,7 @@ class LocalRanks:
     _newest: messages.StepBegun | None = field(default=None, init=False)
     _told_at: float = field(default=0.0, init=False)
     hangs: StepWatch = field(init=False)
-    _kills: OomKills = field(default=(), init=False)
+    _kills: exhausted.OomKills = field(default=(), init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
     _stopping: bool = field(default=False, init=False)
     _sent: set[tuple[int, str]] = field(default_factory=set, init=False)
@@ -125,18 +105,18 @@ class LocalRanks:
         first, count = self.order.first_rank, self.order.local_world_size
         for folder in sorted({self.paths.rank_folder(rank) for rank in range(first, first + count)}):
             await run_in_thread(partial(make_private_folder, folder))
-        self._kills, settings = read_oom_kill_counts(), self.outlook.settings
+        self._kills, settings = exhausted.read_oom_kill_counts(), self.outlook.settings
         shared = await run_in_thread(
             partial(self.outlook.build_shared_variables, copy_environment(), self.order)
         )
         wanted = settings.observe.printed_metrics if first == 0 else []
         self._printed = await start_printed_metrics_reader(self.outlook.attempt, self.order.round, wanted)
-        self._binding = await choose_rank_cpus(settings, shared, count)
-        words = explain_poor_cpu_binding(self._binding, first, self.outlook.node)
+        self._binding = await rank_starter.choose_rank_cpus(settings, shared, count)
+        words = rank_starter.explain_poor_cpu_binding(self._binding, first, self.outlook.node)
         if words and self.order.round == 0:
             await self.tell(messages.Warn(message=words))
         for info in map(self._build_rank_info, range(count)):
-            of_nccl = add_nccl_defaults(shared, settings, self.paths, info.rank)
+            of_nccl = rank_starter.add_nccl_defaults(shared, settings, self.paths, info.rank)
             await self._start_rank(info, of_nccl | self.outlook.build_identity_variables(info, self.order))
             if self.hangs.has_seen_steps:
                 self.hangs.note_work_outside_steps(info.rank, time.monotonic())
@@ -170,7 +150,8 @@ class LocalRanks:
         start = await self._plan_rank_start(info.rank, variables)
         cpus, log = self._binding.cpus[info.local_rank], self.paths.rank_log(info.rank)
         try:
-            process, line = await start_rank(start, log, variables, lines, cpus, self.fork_server)
+            starting = rank_starter.start_rank(start, log, variables, lines, cpus, self.fork_server)
+            process, line = await starting
         finally:
             recorder.close()
         if start.words:
@@ -182,10 +163,10 @@ class LocalRanks:
             start_task_fatal_on_error(self._await_and_report_rank_end(info.rank, listening)),
         ]
 
-    async def _plan_rank_start(self, rank: int, variables: Mapping[str, str]) -> RankStart:
+    async def _plan_rank_start(self, rank: int, variables: Mapping[str, str]) -> nsys.RankStart:
         """Return how to start a rank; warn, once, if it should be below nsys and cannot."""
         settings, node = self.outlook.settings, self.outlook.node
-        start = await run_in_thread(lambda: plan_rank_start(settings, self.paths, rank, variables, node))
+        start = await run_in_thread(lambda: nsys.plan_rank_start(settings, self.paths, rank, variables, node))
         if start.problem and not self._without_nsys:
             await self.tell(messages.Warn(message=start.problem))
         self._without_nsys = self._without_nsys or bool(start.problem)
@@ -246,10 +227,7 @@ class LocalRanks:
             await self.tell(replace(newest, step=self._told_step, usual_s=self.hangs.usual_step_gap_s()))
 
     def find_hung_rank(self) -> messages.Hung | None:
-        """Return the rank that has stood still for longer than its limit, if there is one.
-
-        Call it at a steady interval.
-        """
+        """Return a rank that has stood still beyond its limit; call it at a steady interval."""
         stall = self.hangs.find_stalled_rank(time.monotonic())
         if stall is None or self._stopping or not self.outlook.settings.runtime.hang_min_s:
             return None
@@ -261,7 +239,7 @@ class LocalRanks:
         """Send what every rank is doing to the supervisor; save it in files unless requested."""
         alive = {rank: one for rank, one in self.processes.items() if one.returncode is None}
         pids = {
-            rank: find_rank_below_nsys(process.pid) if rank in self._under_nsys else process.pid
+            rank: nsys.find_rank_below_nsys(process.pid) if rank in self._under_nsys else process.pid
             for rank, process in alive.items()
         }
         # Own descriptors: a rank may end meanwhile, and the number of its file be reused.
@@ -311,7 +289,7 @@ class LocalRanks:
         ended_at = now()
         said = rank_pipe.read_exit_statement(self._boards[rank])
         code = prefer_stated_exit_code(
-            unwrap_nsys_exit_code(code, said) if rank in self._under_nsys else code, said
+            nsys.unwrap_nsys_exit_code(code, said) if rank in self._under_nsys else code, said
         )
         self.hangs.note_rank_end(rank)
         # Its children: data loaders, background jobs of a shell.
@@ -357,6 +335,7 @@ class LocalRanks:
         said = await run_in_thread_within(_READ_S, lambda: self._read_exit_record(rank), None)
         name = signal_name(-code) if code < 0 else None
         ended_by_us = (rank, name) in self._sent and said is None
+        killed = code and not ended_by_us
         seen = RankExit(
             rank=rank,
             node=self.outlook.node,
@@ -364,7 +343,7 @@ class LocalRanks:
             signal=name,
             step=self._read_current_step(rank),
             stopped=ended_by_us,
-            oom=explain_oom_kill(self._kills, read_oom_kill_counts()) if code and not ended_by_us else None,
+            oom=exhausted.explain_oom_kill(self._kills, exhausted.read_oom_kill_counts()) if killed else None,
             at=ended_at,
         )
         if said is not None:
@@ -377,7 +356,7 @@ class LocalRanks:
             )
             if seen.exception is None and code > 0:
                 words = await run_in_thread_within(
-                    _READ_S, lambda: explain_full_disk_of_folder(self.paths.folder), ""
+                    _READ_S, lambda: exhausted.explain_full_disk_of_folder(self.paths.folder), ""
                 )
                 if words:
                     message = "\n".join(filter(None, (words, seen.message)))
@@ -415,6 +394,7 @@ class LocalRanks:
             if process.returncode is not None:
                 continue  # its number may belong to another process by now
             self._sent.add((rank, number.name))
-            for group in find_process_groups(process.pid) if rank in self._under_nsys else (process.pid,):
+            below = rank in self._under_nsys
+            for group in nsys.find_process_groups(process.pid) if below else (process.pid,):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(group, number)
