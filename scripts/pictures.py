@@ -103,7 +103,7 @@ def top(launch: Launch, context: Context, size: tuple[int, int] = (104, 24)) -> 
         async with app.run_test(size=size) as pilot:
             for _ in range(200):
                 await pilot.pause(0.1)
-                if app.shown("title") and app.shown("events"):
+                if app.shown_text("title") and app.shown_text("events"):
                     break
             await pilot.press("down", "down")  # a run under way: its curve and log
             await pilot.pause(3)
