@@ -79,7 +79,7 @@ def test_job_that_can_never_start_is_refused(sandbox: Any, project: Any) -> None
     code, said = check(project, f"resources.dependency=afterok:{job}")
     (found,) = (one for one in said["findings"] if one["key"] == "resources.dependency")
     assert code == 2
-    assert f"job {job} must complete, and it has ended: FAILED" in found["message"]
+    assert f"job {job} must complete, but it has ended: FAILED" in found["message"]
     code, said = check(project, f"resources.dependency=afternotok:{job}")
     assert code == 0, said
 

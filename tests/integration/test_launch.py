@@ -303,8 +303,8 @@ def test_moved_folder_is_said_by_the_node(sandbox: Any, project: Any, tmp_path: 
 RANKS = """
 import json, sys
 from dataclasses import asdict
-from hpckit.runtime.environ import environment, rank_info
-print(json.dumps(asdict(rank_info(environment()))))
+from hpckit.runtime.environ import copy_environment, rank_info
+print(json.dumps(asdict(rank_info(copy_environment()))))
 """
 
 

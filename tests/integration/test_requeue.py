@@ -36,9 +36,9 @@ from dataclasses import asdict
 from pathlib import Path
 sys.path[:0] = sys.argv[3:]
 from asked import asking
-from hpckit.slurm.cancel import cancel
+from hpckit.slurm.cancel import cancel_jobs
 from hpckit.slurm.commands import SlurmCommands
-from hpckit.slurm.requeue import JobAttempt, requeue
+from hpckit.slurm.requeue import JobAttempt, requeue_job
 
 signal.signal(signal.SIGTERM, lambda *_: None)
 restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
@@ -51,7 +51,7 @@ if restarts == 0:
         owns_run=lambda: True,
     )
     commands = SlurmCommands(bin_dir=sys.argv[1], environ=os.environ)
-    outcome = asdict(requeue(commands, attempt, exclude=[node]))
+    outcome = asdict(requeue_job(commands, attempt, exclude=[node]))
     record.with_suffix(".0").write_text(json.dumps([node, outcome]))
     time.sleep(60)
 record.with_suffix(".1").write_text(json.dumps([node, restarts]))

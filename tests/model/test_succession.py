@@ -56,5 +56,5 @@ def test_run_is_its_successor_s_when_the_present_job_is_over(slurm: str, state: 
     """The run waits, or starts, in its next job; the old end is not its end."""
     found: Any = switch_to_successor_job(view(RunState.running, "NODE_FAIL"), seen("9", slurm))
     assert (found.state, found.record.job, found.record.attempt) == (state, "9", 1)
-    assert not found.settled
+    assert not found.can_no_longer_change
     assert found.exit_code is None

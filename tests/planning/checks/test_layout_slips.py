@@ -37,7 +37,7 @@ def layout_slips(run: LaunchConfig, words: list[str]) -> list[Finding]:
     [
         ("parallel=fsdp parallel.tensor=2", FSDP | {"tensor": 2}, "parallel.shard=rest has no"),
         ("parallel=none parallel.shard=2", {"shard": 2}, "parallel=none comes with sizes"),
-        ("parallel=layout", {}, "parallel=layout comes with no sizes"),
+        ("parallel=layout", {}, "parallel=layout has no sizes"),
     ],
 )
 def test_contradictions_are_warned_of(words: str, sizes: dict[str, Any], said: str) -> None:
