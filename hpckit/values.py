@@ -95,7 +95,7 @@ def _build_slotted_class(cls: type, options: Mapping[str, bool], extra: tuple[st
         space.pop("__hash__", None)
     space["__slots__"] = (*(name for name in own if name not in known), *extra)
     space |= {"__qualname__": cls.__qualname__, _FIELDS: known | own, _OPTIONS: options}
-    return type(cls)(cls.__name__, cls.__bases__, _choose_dataclass_methods(**options) | space)
+    return type(cls)(cls.__name__, cls.__bases__, _dataclass_methods(**options) | space)
 
 
 def _iterate_own_fields(space: Mapping[str, Any], *, by_name: bool) -> Iterator[tuple[str, _Field]]:
@@ -198,11 +198,8 @@ def _restore_field_values(value: Any, state: list[Any]) -> None:
         object.__setattr__(value, name, one)
 
 
-_Methods = dict[str, Any]
-
-
 @cache
-def _choose_dataclass_methods(*, frozen: bool, eq: bool, repr: bool, order: bool, kw_only: bool) -> _Methods:  # noqa: A002, ARG001  # as the standard library has them
+def _dataclass_methods(*, frozen: bool, eq: bool, repr: bool, order: bool, kw_only: bool) -> dict[str, Any]:  # noqa: A002, ARG001  # as the standard library has them
     """Return the attributes that a dataclass gets if its author did not write them, by name."""
     rare = ("__dataclass_fields__", "__dataclass_params__", "__match_args__")
     rare += (*(("__repr__",) if repr else ()), *(_ORDERS if order else ()))

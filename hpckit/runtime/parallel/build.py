@@ -123,10 +123,7 @@ def lay_out_checked_model(
         context.install_ring_attention([*own.values(), *(part.module for part in parts)])
     _recompute_and_compile_units(holder, tuple(own), settings)
     if sharded:
-        for part in parts:
-            fully_shard_model_part(part.module, tuple(own), mesh, settings, pipelined=split is not None)
-        if context is not None and not settings.compile:  # which takes hooks for code of the unit
-            context.pause_ring_during_hooks(own.values())
+        _shard_model_parts(parts, own, mesh, settings, context, pipelined=split is not None)
     _initialise_part(holder, initialiser)
     replaced = _copy_parameter_attributes(earlier, holder)
     del earlier
@@ -150,6 +147,21 @@ def lay_out_checked_model(
         checks=checks,
         whole_check=whole_check,
     )
+
+
+def _shard_model_parts(
+    parts: Sequence[StagePart],
+    units: Mapping[str, nn.Module],
+    mesh: RankMesh,
+    settings: Parallel,
+    context: ContextShards | None,
+    *,
+    pipelined: bool,
+) -> None:
+    for part in parts:
+        fully_shard_model_part(part.module, tuple(units), mesh, settings, pipelined=pipelined)
+    if context is not None and not settings.compile:  # which takes hooks for code of the unit
+        context.pause_ring_during_hooks(units.values())
 
 
 def _copy_parameter_attributes(

@@ -35,6 +35,7 @@ from hpckit.values import dataclass, field, replace
 
 Judged = TypeVar("Judged")
 Rule = Callable[[RoundView, Recovery, Ledger], Judged]
+"""A rule of planning.recovery about a round."""
 
 
 @dataclass(slots=True)
@@ -134,6 +135,6 @@ class Outlook:
         notice = known.notice or StopNotice(signal="")
         return decide_end_after_notice(known, notice, self.policy, self.past)
 
-    def judge_round(self, rule: Callable[[RoundView, Recovery, Ledger], Judged], view: RoundView) -> Judged:
+    def judge_round(self, rule: Rule[Judged], view: RoundView) -> Judged:
         """Return what a rule of planning.recovery says of a round, with all that is known."""
         return rule(self.complete_round_view(view), self.policy, self.past)

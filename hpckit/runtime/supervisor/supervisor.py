@@ -208,11 +208,12 @@ class _Supervisor:
         round_ = self.outlook.stepping_round
         if round_ is None:
             return
-        view = self.outlook.complete_round_view(round_.view_now())
-        drained = view.draining.keys() & {*view.members}
+        view = round_.view_now()
+        drained = found.keys() & {*view.members}
         if not drained:
             return
-        action = self.outlook.judge_round(decide_on_drain, view)
+        view = self.outlook.complete_round_view(view)
+        action = decide_on_drain(view, self.outlook.policy, self.outlook.past)
         taken, news = build_drain_action_and_events(view, action, self.told_drains)
         self.told_drains |= dict.fromkeys(drained, taken)
         for event in news:
