@@ -31,4 +31,6 @@ def __getattr__(name: str) -> object:
     module = _HOMES.get(name)
     if module is not None:
         return getattr(import_module(module), name)
+    if name == "integrations":
+        return import_module("hpckit.integrations")
     raise AttributeError(f"module 'hpckit' has no attribute {name!r}")
