@@ -9,34 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trained_batches import LIBRARIES, STEPS, TRAINED, list_effective_batches, read_rows
 from waiting import run_to_end, until
 
 from hpckit.errors import UsageError
 from hpckit.integrations.trainer_run import check_installed
+from hpckit.record.snapshot.script_imports import find_trainer_without_line
 from hpckit.runtime.environ import FORK_SERVER
 
 pytestmark = pytest.mark.training
-
-TRAINED = Path(__file__).parent / "trained"
-STEPS = 18
-"""Of 3 epochs of 48 samples, in batches of 2 on 2 ranks, of which 2 make a step."""
-
-
-def read_rows(work: Path, training: str, rank: int) -> list[dict[str, Any]]:
-    """Return the whole rows of a rank; the last may be half-written."""
-    file = work / f"{training}-{rank}.jsonl"
-    text = file.read_text() if file.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
-def list_effective_batches(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Return what is left of the batches once each start has undone what it trains again."""
-    kept: list[dict[str, Any]] = []
-    for row, before in zip(rows, [None, *rows], strict=False):
-        if before is not None and row["start"] != before["start"]:
-            kept = [one for one in kept if one["step"] < row["step"]]
-        kept.append(row)
-    return [(row["step"], row["loss"], row["samples"]) for row in kept]
 
 
 class Project:
@@ -68,7 +49,7 @@ def project(library: str, tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
-@pytest.mark.parametrize("library", ["lightning", "transformers", "accelerate"])
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_losses_after_a_kill_and_a_notice_are_those_of_a_plain_script(library: str, project: Project) -> None:
     """The same batches, each once, with the same losses to the bit; a notice repeats no step."""
     launch = ["launch", "cluster=local", "resources=cpu_pair", "checkpoint.interval_steps=3"]
@@ -103,6 +84,37 @@ def test_losses_after_a_kill_and_a_notice_are_those_of_a_plain_script(library: s
     ended = project.show_run()
     assert (ended["state"], ended["step"]) == ("completed", STEPS - 1)
     assert "loss" in ended["metrics"]
+
+
+def test_integrations_do_nothing_outside_of_a_run(tmp_path: Path) -> None:
+    """A script trains on a laptop as without them; two callbacks are an error there, too."""
+    for library in LIBRARIES:
+        pytest.importorskip(library)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("HPCKIT_")}
+    done = run_to_end([sys.executable, TRAINED / "outside.py"], cwd=tmp_path, env=environ)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    twice = "the Trainer has 2 of hpckit's callbacks; each would count its steps"
+    assert told == {"lightning": 3, "transformers": 3, "accelerate": 6, "two": [twice, twice]}
+    assert not [path.name for path in tmp_path.iterdir() if path.name != "out"]
+
+
+def test_command_that_trains_without_the_line_is_told_of_it(tmp_path: Path) -> None:
+    """Also where a module of the project trains; not one that imports hpckit, or only reads models."""
+    texts = {
+        "train.py": "from src import model",
+        "src.py": "import lightning\nlightning.Trainer()",
+        "other.py": "from transformers import AutoModel",
+        "ours.py": "import hpckit, lightning\nlightning.Trainer()",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    said = [
+        find_trainer_without_line(("python", name), lambda file: tmp_path / file)
+        for name in ("train.py", "other.py", "ours.py")
+    ]
+    assert said[1:] == [None, None]
+    assert str(said[0]).endswith("callbacks=[hpckit.integrations.lightning.Callback()]")
 
 
 def test_integration_without_its_library_says_what_to_install() -> None:

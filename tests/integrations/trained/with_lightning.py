@@ -1,5 +1,6 @@
 """Trains with Lightning: first as a plain script does, then with hpckit's line."""
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -38,7 +39,8 @@ def train(training: str, pause_s: float, **more: object) -> None:
     lightning.seed_everything(7)
     trainer = lightning.Trainer(
         accelerator="cpu",
-        devices=2,
+        num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
+        devices=int(os.environ["LOCAL_WORLD_SIZE"]),
         strategy="ddp",
         max_epochs=3,
         accumulate_grad_batches=2,
