@@ -172,7 +172,7 @@ class Launch:
         lines = sorted(
             zip(results.rows, list_row_values(results), strict=True), key=lambda line: order[line[0].run]
         )
-        rows, records = tuple(row for row, _ in lines), tuple(tuple(record) for _, record in lines)
+        rows, records = tuple(row for row, _ in lines), tuple(record for _, record in lines)
         return Table(rows=rows, columns=list_column_names(results), records=records)
 
     def history(self, *metrics: str) -> Table[MetricPoint]:
