@@ -40,7 +40,15 @@ def pytest_configure() -> None:
 
     local.LocalExecutor = LocalExecutor  # type: ignore[misc, assignment]
     submitit.AutoExecutor = auto.AutoExecutor = hpckit.Executor  # type: ignore[misc, assignment]
-    utils.FailedJobError = utils.UncompletedJobError = RunFailedError  # type: ignore[misc, assignment]
+    original = utils.FailedJobError
+
+    class Either(type):
+        """A class of errors to which ours belong, too."""
+
+        def __instancecheck__(cls, error: object) -> bool:
+            return isinstance(error, RunFailedError | original)
+
+    utils.FailedJobError = Either("FailedJobError", (original,), {})  # type: ignore[misc, assignment]
 
 
 def main(arguments: list[str]) -> int:

@@ -74,6 +74,8 @@ def build_launch_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
             found |= {f"+resources.additional_parameters.{key}": one for key, one in more.items()}
         elif own in _KEYS:
             found[_KEYS[own]] = _convert_value(own, value)
+    if found.get("resources.timeout_min") == 1:  # at the usual minute before it, the run had just begun
+        found["runtime.save_before_timeout_s"] = 15
     return found
 
 
