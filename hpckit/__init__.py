@@ -7,8 +7,8 @@ torch, Hydra or submitit by itself, so that `hpckit --help` stays as fast as Pyt
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as in typing, whose import would be most of the time that this one takes
 if TYPE_CHECKING:
     from hpckit.api.finding import list_launches as ls
     from hpckit.api.finding import open_launch as open  # noqa: A004  # always called hpckit.open

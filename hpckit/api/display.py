@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any, Generic, TypeVar, overload
 
 from rich.console import Console
@@ -52,18 +53,25 @@ class Table(Generic[Row]):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return a dictionary for each row, by column."""
-        return [dict(zip(self.columns, record, strict=True)) for record in self.records]
+        return [dict(zip(self.columns, record, strict=True)) for record in self._plain]
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame; raises UsageError if pandas is not installed."""
         pandas: Any = import_optional("pandas", "to_pandas()", "pip install pandas")
-        return pandas.DataFrame.from_records(list(self.records), columns=list(self.columns))
+        return pandas.DataFrame.from_records(self._plain, columns=list(self.columns))
 
     def to_polars(self) -> Any:
         """Return a polars DataFrame; raises UsageError if polars is not installed."""
         polars: Any = import_optional("polars", "to_polars()", "pip install polars")
-        values = zip(*self.records, strict=True) if self.records else [()] * len(self.columns)
+        values = zip(*self._plain, strict=True) if self.records else [()] * len(self.columns)
         return polars.DataFrame(dict(zip(self.columns, map(list, values), strict=True)), strict=False)
+
+    @property
+    def _plain(self) -> list[tuple[Any, ...]]:
+        """The records without enumerations, which each library would show in another way."""
+        return [
+            tuple(str(one) if isinstance(one, Enum) else one for one in record) for record in self.records
+        ]
 
     def __str__(self) -> str:
         lines = [self.columns, *(tuple(map(format_number, record)) for record in self.records[:_SHOWN])]

@@ -9,7 +9,7 @@ from typing import Any
 
 from hpckit.api.display import Table
 from hpckit.api.handles import Launch, LaunchedRun
-from hpckit.api.invocation import build_python_context, choose_launches_folder
+from hpckit.api.invocation import build_python_context, choose_launches_folder, explain_errors
 from hpckit.cli.commands.look.ls import build_launch_line, matches_any_name
 from hpckit.errors import UsageError
 from hpckit.model.ids import extract_name_from_launch_id
@@ -20,6 +20,7 @@ from hpckit.report.text import format_state_counts
 _COLUMNS = ("launch", "name", "created_at", "runs", "states")
 
 
+@explain_errors
 def open_launch(reference: str | Path | None = None, *, output_dir: Path | str | None = None) -> Launch:
     """Return a handle on a launch or run of any process: by id, its beginning, name, folder, or `.3`.
 
@@ -39,6 +40,7 @@ def open_launch(reference: str | Path | None = None, *, output_dir: Path | str |
     return Launch([(folder, index) for index in range(len(found.launch.runs))], _folder=folder)
 
 
+@explain_errors
 def list_launches(
     *names: str, output_dir: Path | str | None = None, limit: int | None = 20
 ) -> Table[LaunchLine]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,8 @@ from hpckit.api.history import (
     draw_metric_curve,
     read_metric_points,
 )
-from hpckit.api.invocation import build_python_context
+from hpckit.api.invocation import build_python_context, explain_errors
+from hpckit.api.watch import Place, Watch, group_places
 from hpckit.context import Context
 from hpckit.errors import NotFoundError, RunFailedError
 from hpckit.features.reporting.gather import build_report
@@ -40,15 +40,9 @@ from hpckit.report.text import format_state_counts
 from hpckit.views.across_launches import ChosenRuns, build_results_of_runs
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, build_launch_views
-from hpckit.views.poller import Poller
-
-_RECORD_S, _SHARE = 0.25, 10
-"""The record is read this often, and at most one part in ten of the time is spent with it."""
 
 _CURVES = 20
 _STATUS = ("run", "state", "job", "attempt", "step", "cause", "nodes", "started_at", "ended_at", "note")
-
-_Place = tuple[Path, int]
 
 
 class Launch:
@@ -65,12 +59,12 @@ class Launch:
 
     """
 
-    def __init__(self, places: Sequence[_Place], *, _folder: Path | None = None) -> None:
+    def __init__(
+        self, places: Sequence[Place], *, _folder: Path | None = None, _watch: Watch | None = None
+    ) -> None:
         self._places = tuple(places)
         self.folder = places[0][0] if _folder is None else _folder
-        self._pollers: list[Poller] = []
-        self._lock = threading.RLock()
-        self._pause = _RECORD_S
+        self._watch = Watch(self._places) if _watch is None else _watch
 
     @property
     def id(self) -> str:
@@ -80,7 +74,7 @@ class Launch:
     @property
     def runs(self) -> tuple[LaunchedRun, ...]:
         """The runs, in the order they were asked for."""
-        return tuple(LaunchedRun([place]) for place in self._places)
+        return tuple(LaunchedRun([place], _watch=self._watch) for place in self._places)
 
     def __len__(self) -> int:
         return len(self._places)
@@ -94,15 +88,17 @@ class Launch:
     def __getitem__(self, index: slice) -> Self: ...
     def __getitem__(self, index: int | slice) -> LaunchedRun | Self:
         if isinstance(index, slice):
-            return type(self)(self._places[index], _folder=self.folder)
-        return LaunchedRun([self._places[index]])
+            return type(self)(self._places[index], _folder=self.folder, _watch=self._watch)
+        return self.runs[index]
 
+    @explain_errors
     def status(self) -> Table[RunRow]:
         """Return how each run stands; Slurm's answer may be some seconds old, as several may ask."""
         rows = self._read_rows()
         records = tuple(tuple(map(_read_status_of(row), _STATUS)) for row in rows)
         return Table(rows=rows, columns=_STATUS, records=records)
 
+    @explain_errors
     def wait(self, timeout: float | None = None, *, progress: bool | None = None) -> bool:
         """Wait until nothing more will happen to the runs; return whether all of them completed.
 
@@ -112,33 +108,36 @@ class Launch:
         """
         context = build_python_context()
         until = None if timeout is None else time.monotonic() + timeout
+        self._watch.look_again_at_ended(context)
         with show_wait_progress(self.id, len(self._places), wanted=progress) as show:
             try:
-                while not self._poll(context):
-                    show(self._count_states_of_pollers())
+                while not self._look(context):
+                    show(self._count_states())
                     left = None if until is None else until - time.monotonic()
                     if left is not None and left <= 0:
                         raise TimeoutError(f"{self.id} has not ended after {timeout:g} s; its runs continue")
-                    time.sleep(min(self._pause, left or self._pause))
+                    time.sleep(min(self._watch.pause_s, left or self._watch.pause_s))
             except KeyboardInterrupt:
                 context.note(f"warning: stopped waiting for {self.id}; its runs continue")
                 raise
-            counts = self._count_states_of_pollers()
+            counts = self._count_states()
             show(counts)
         return set(counts) == {RunState.completed}
 
+    @explain_errors
     def cancel(self) -> None:
         """Stop the runs, waiting or running; safe to repeat. Does not wait for their end.
 
         Raises ForeignError if they are another user's, SchedulerError if Slurm does not answer.
         """
         context, selections = build_python_context(), list[Selection]()
-        for folder, indices in self._group_places().items():
+        for folder, indices in group_places(self._places).items():
             launch = load_launch(folder)
             whole = len(indices) == len(launch.runs)
             selections += [Selection(launch=launch, index=index) for index in ([None] if whole else indices)]
         cancel_runs(list(plan_cancellations(selections, Filter(), context)), context)
 
+    @explain_errors
     def resume(self, *words: str, cancelled: bool = False, changed_code: bool = False) -> Self:
         """Start again what failed, was interrupted or is missing, as `hpckit resume`; return this handle.
 
@@ -146,7 +145,7 @@ class Launch:
         cancelled runs, too. Runs that need nothing are left alone. Raises as `launch` does.
         """
         context, settings = build_python_context(), parse_resume_overrides(words)
-        for folder, indices in self._group_places().items():
+        for folder, indices in group_places(self._places).items():
             launch = load_launch(folder)
             order = Order(
                 indices=None if len(indices) == len(launch.runs) else indices,
@@ -155,10 +154,10 @@ class Launch:
                 settings=build_settings_order(launch, settings, context),
             )
             resume_runs(launch, order, context)
-        with self._lock:
-            self._pollers.clear()  # what had ended may go on
+        self._watch.forget_ends()
         return self
 
+    @explain_errors
     def results(self) -> Table[ResultRow]:
         """Return the final metrics of all runs, beside the overrides in which they differ.
 
@@ -172,9 +171,10 @@ class Launch:
         lines = sorted(
             zip(results.rows, list_row_values(results), strict=True), key=lambda line: order[line[0].run]
         )
-        rows, records = tuple(row for row, _ in lines), tuple(tuple(record) for _, record in lines)
+        rows, records = tuple(row for row, _ in lines), tuple(record for _, record in lines)
         return Table(rows=rows, columns=list_column_names(results), records=records)
 
+    @explain_errors
     def history(self, *metrics: str) -> Table[MetricPoint]:
         """Return all logged values of these metrics (default: of all), one a row, in order.
 
@@ -196,6 +196,7 @@ class Launch:
         """
         return {run.id: run.read_log(rank) for run in self.runs}
 
+    @explain_errors
     def report(self, file: Path | str | None = None) -> Path:
         """Write the HTML report of `hpckit report` and return its path (default: LAUNCH.html here).
 
@@ -204,7 +205,9 @@ class Launch:
         context = build_python_context()
         target = context.cwd / (f"{self.id}.html" if file is None else Path(file).expanduser())
         check_output_file(target, REPORT)
-        named = [(load_launch_of_any_owner(folder), runs) for folder, runs in self._group_places().items()]
+        named = [
+            (load_launch_of_any_owner(folder), runs) for folder, runs in group_places(self._places).items()
+        ]
         chunks = render_page_chunks(
             build_report(named, context, Freshness()), read_plotly_script(), refresh_s=None
         )
@@ -228,14 +231,8 @@ class Launch:
         more = f"<p>… {left} more runs</p>" if left > 0 else ""
         return f"<p><b>{html.escape(self.id)}</b></p>{format_html_table(columns, records)}{more}"
 
-    def _group_places(self) -> Mapping[Path, Sequence[int]]:
-        found: dict[Path, list[int]] = {}
-        for folder, index in self._places:
-            found.setdefault(folder, []).append(index)
-        return {folder: sorted(set(indices)) for folder, indices in found.items()}
-
     def _read_views(self, context: Context, ask: Ask) -> Sequence[ChosenRuns]:
-        groups = self._group_places().items()
+        groups = group_places(self._places).items()
         questions = [(load_launch_of_any_owner(folder), runs) for folder, runs in groups]
         views = build_launch_views(questions, context, ask=ask, freshness=Freshness())
         return [(view, view.runs) for view in views]
@@ -245,24 +242,13 @@ class Launch:
         rows = {view.record.id: build_run_row(view) for _, runs in chosen for view in runs}
         return tuple(rows[build_run_id(folder.name, index)] for folder, index in self._places)
 
-    def _poll(self, context: Context) -> bool:
+    def _look(self, context: Context) -> bool:
         """Look once; return whether all runs are over."""
-        with self._lock:
-            if not self._pollers:
-                self._pollers += [
-                    Poller(launch=load_launch_of_any_owner(folder), context=context, indices=runs)
-                    for folder, runs in self._group_places().items()
-                ]
-            began = time.monotonic()
-            for poller in self._pollers:
-                if not poller.are_all_runs_over:
-                    poller.poll_once()
-            self._pause = max(_RECORD_S, (time.monotonic() - began) * _SHARE)
-            return all(poller.are_all_runs_over for poller in self._pollers)
+        self._watch.poll(context)
+        return self._watch.are_over(self._places)
 
-    def _count_states_of_pollers(self) -> Mapping[RunState, int]:
-        with self._lock:
-            return count_runs_by_state(view.state for poller in self._pollers for view in poller.views)
+    def _count_states(self) -> Mapping[RunState, int]:
+        return count_runs_by_state(view.state for view in self._watch.list_views(self._places))
 
 
 class LaunchedRun(Launch):
@@ -303,6 +289,7 @@ class LaunchedRun(Launch):
         """Its overrides in Hydra's grammar."""
         return load_launch_of_any_owner(self.folder).overrides(self.index)
 
+    @explain_errors
     def read_log(self, rank: int | None = None) -> str:
         """Return what one rank printed in the latest round; raises NotFoundError if it has no such rank."""
         logs = find_rank_logs(load_launch_of_any_owner(self.folder), self.index)
@@ -312,6 +299,7 @@ class LaunchedRun(Launch):
             )
         return read_whole_log(logs[min(logs) if rank is None else rank].path) if logs else ""
 
+    @explain_errors
     def result(self, timeout: float | None = None) -> ResultRow:
         """Wait for the run and return its final metrics; raises RunFailedError unless it completed.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hpckit.api.handles import Launch
-from hpckit.api.invocation import build_python_context
+from hpckit.api.invocation import build_python_context, explain_errors
 from hpckit.cli.gc_pause import pause_garbage_collector
 from hpckit.cli.launch_output import explain_repeated_runs, tell_which_runs_are_not_launched
 from hpckit.config.points import encode_hydra_value
@@ -23,9 +24,11 @@ from hpckit.operations.launch import (
     plan_launch,
     start_planned_launch,
 )
+from hpckit.planning.sweep.points import MAX_POINTS
 from hpckit.record.launches import Launch as LaunchRecord
 
 
+@explain_errors
 def launch(  # noqa: PLR0913  # the options of the verb
     *words: str | Mapping[str, Any],
     multirun: bool = False,
@@ -64,7 +67,7 @@ def launch(  # noqa: PLR0913  # the options of the verb
 
     """
     context = build_python_context(cwd)
-    listed = None if points is None else tuple(points)
+    listed = None if points is None else tuple(islice(points, MAX_POINTS + 1))
     overrides = tuple(_list_overrides(words, settings))
     request = ComposeRequest(
         overrides=overrides,

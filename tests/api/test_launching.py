@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from hpckit.api.display import format_html_table
 from hpckit.errors import ConfigError, NotFoundError, RunFailedError, UsageError
 from hpckit.model.states import RunState
 
+SECRET = "s3cr3t-value"  # noqa: S105
 PROGRAM = """\
 import json, os, sys
 lr = float(sys.argv[1])
@@ -209,3 +211,29 @@ def test_no_points_are_an_error(tmp_path: Path) -> None:
     """Not a launch of one run."""
     with pytest.raises(ConfigError, match="points is empty"):
         hpckit.launch(points=[], command=["true"], cluster="local", cwd=tmp_path)
+
+
+def test_errors_show_their_hint_and_no_secret(tmp_path: Path) -> None:
+    """In a traceback, which is all that a program's user sees; causes inside Hydra are not shown."""
+    with pytest.raises(UsageError) as raised:
+        hpckit.launch({"env.API_TOKEN": SECRET}, "nonsense", command=["true"], cwd=tmp_path)
+    shown = "".join(traceback.format_exception(raised.value))
+    assert raised.value.hint in shown
+    assert SECRET not in shown
+    assert "direct cause" not in shown
+
+
+def test_runs_that_another_process_resumes_are_waited_for_again(project: Path) -> None:
+    """A handle that has seen their end does not take it for final."""
+    flag = project / "mended"
+    command = [sys.executable, "-c", f"import os, sys; sys.exit(not os.path.exists({str(flag)!r}))"]
+    launch = hpckit.launch(
+        {"name": "mended", "output_dir": str(project / "outputs"), "recovery": "never"},
+        command=command,
+        cluster="local",
+        cwd=project,
+    )
+    assert not launch.wait(60)
+    flag.touch()
+    hpckit.open(launch.folder).resume()
+    assert launch.wait(60)
