@@ -1,11 +1,12 @@
 """One initialised Hydra: loads configurations and lists groups, without explaining failures.
 
-Hydra is initialised once for all points of a sweep, and its global state is cleared again. In a
-session `${oc.env:NAME}` reads the request's environment, never the process's own.
+Hydra is initialised once for all points of a sweep; the state of a Hydra that the caller uses is put
+back. In a session `${oc.env:NAME}` reads the request's environment, never the process's own.
 """
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,26 +20,28 @@ from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import IConfigRepository
 from hydra._internal.defaults_list import create_defaults_list
-from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.default_element import ResultDefault
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.default_element import GroupDefault, ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
-from hydra.core.plugins import Plugins
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobRuntime
+from hydra.errors import MissingConfigException
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult
-from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
+from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.resolvers import oc
 
 from hpckit.config.primary import choose_primary_config, import_configured_modules
-from hpckit.config.request import ComposeRequest, list_conf_folders, shipped_conf_folder
+from hpckit.config.request import ComposeRequest, list_conf_folders
 from hpckit.config.schema import SCHEMA_NAME, register_schema_with_hydra
 from hpckit.config.written import keep_config_values_as_written, keep_override_values_as_written
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING
 from hpckit.model.plain import iterate_leaf_values
 from hpckit.planning.secrecy import mask_message, mask_override
-from hpckit.values import dataclass, field
+from hpckit.values import dataclass, field, replace
 
 # hydra-core 1.3 warns if this is missing, 1.4 if it is given.
 VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
@@ -47,6 +50,8 @@ _OF_HYDRA = ("hydra/config", "hydra/launcher/basic", "hydra/sweeper/basic")
 """What Hydra always composes and has in no file: a file of that name takes its place."""
 
 _UNSET = object()
+_HYDRA_LOCK = threading.RLock()
+"""Hydra's state is one for all threads of a process."""
 
 
 class _ComposingLoader(ConfigLoaderImpl):
@@ -57,6 +62,7 @@ class _ComposingLoader(ConfigLoaderImpl):
     """
 
     declared_missing: frozenset[str] = frozenset()
+    with_hydras_own = False
 
     def _compose_config_from_defaults_list(
         self, defaults: list[ResultDefault], repo: IConfigRepository
@@ -80,21 +86,31 @@ class _ComposingLoader(ConfigLoaderImpl):
 
     def _parse_overrides_and_create_caching_repo(self, *words: Any, **named: Any) -> Any:
         parsed, files = super()._parse_overrides_and_create_caching_repo(*words, **named)
+        if not self.with_hydras_own:
+            _leave_out_choices_of_hydras_own(files)
         return [keep_override_values_as_written(override) for override in parsed], files
 
     def _load_configuration_impl(self, *words: Any, **named: Any) -> DictConfig:
         """Compose without Hydra's own section, whose 20 files are half of the time.
 
-        No run reads it. With it again if a word or a file sets some of it, or stands in its place,
-        so that Hydra checks it, and if anything is wrong, so that Hydra says what.
+        No run reads it. With it again if a file sets some of it, so that Hydra checks it, and if
+        anything is wrong, so that Hydra says what; but a plugin that it chooses may be missing.
         """
         try:
             config = self._compose_without_hydra_section(**named)
         except Exception:  # noqa: BLE001
             config = None
-        if config is None or "hydra" in config:
+        if config is not None and "hydra" not in config:
+            return config
+        self.with_hydras_own = True
+        try:
             return super()._load_configuration_impl(*words, **named)
-        return config
+        except MissingConfigException as error:
+            if config is None or not str(error.missing_cfg_file).startswith("hydra/"):
+                raise
+            return config
+        finally:
+            self.with_hydras_own = False
 
     def _compose_without_hydra_section(
         self, config_name: str, overrides: list[str], run_mode: RunMode, **named: Any
@@ -111,14 +127,27 @@ class _ComposingLoader(ConfigLoaderImpl):
         return config
 
 
-class ShippedConf(SearchPathPlugin):
-    """Puts hpckit's own configuration after the user's."""
+def _leave_out_choices_of_hydras_own(files: Any) -> None:
+    """Let files have no `override hydra/launcher: …`: its plugin may be missing, and nothing reads it."""
+    load = files.load_config
 
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append the shipped folder, unless it is already the main one."""
-        shipped = str(shipped_conf_folder())
-        if all(element.path != shipped for element in search_path.get_path()):
-            search_path.append("hpckit", shipped)
+    def load_config(config_path: str) -> ConfigResult | None:
+        loaded: ConfigResult | None = load(config_path)
+        if loaded is None or not loaded.defaults_list:
+            return loaded
+        kept = [
+            one
+            for one in loaded.defaults_list
+            if not (isinstance(one, GroupDefault) and one.override and _chooses_for_hydra(config_path, one))
+        ]
+        return loaded if len(kept) == len(loaded.defaults_list) else replace(loaded, defaults_list=kept)
+
+    files.load_config = load_config
+
+
+def _chooses_for_hydra(path: str, choice: GroupDefault) -> bool:
+    group = str(choice.group)
+    return group.lstrip("/").startswith("hydra/") or (path.startswith("hydra/") and group[:1] != "/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,9 +217,8 @@ def open_hydra_session(request: ComposeRequest) -> Iterator[Session]:
     primary = choose_primary_config(request, folders)
     import_configured_modules(request, folders, primary)
     register_schema_with_hydra()
-    Plugins.instance().register(ShippedConf)
-    GlobalHydra.instance().clear()
     with (
+        _put_aside_callers_hydra(),
         warnings.catch_warnings(),
         redirect_env_resolver(request.environ),
         initialize_config_dir(config_dir=str(folders[0]), job_name="hpckit", **VERSION_BASE),
@@ -203,13 +231,28 @@ def open_hydra_session(request: ComposeRequest) -> Iterator[Session]:
         warnings.filterwarnings("ignore", ".*missing `_self_`", UserWarning)
         warnings.filterwarnings("error", r".*is not available", UserWarning)
         path = GlobalHydra.instance().config_loader().get_search_path()
-        for site in folders[1:-1]:
-            path.prepend("site", str(site), "hpckit")
+        for folder in reversed(folders[1:]):  # after the main one: the site's, and hpckit's own
+            path.append("hpckit", str(folder), SearchPathQuery("main", None))
         session = Session(loader=_ComposingLoader(path), config_name=primary, folders=folders)
         try:
             yield session
         except ConfigError as error:
             raise _mask_secrets_in_error(error, session) from error
+
+
+@contextmanager
+def _put_aside_callers_hydra() -> Iterator[None]:
+    """Give this thread a Hydra of its own inside the block: a notebook or application may use one, too."""
+    with _HYDRA_LOCK:
+        instances: dict[type, Any] = Singleton._instances  # noqa: SLF001
+        before = {kind: instances.pop(kind, None) for kind in (GlobalHydra, JobRuntime, VersionBase)}
+        try:
+            yield
+        finally:
+            for kind, instance in before.items():
+                instances.pop(kind, None)
+                if instance is not None:
+                    instances[kind] = instance
 
 
 def _mask_secrets_in_error(error: ConfigError, session: Session) -> ConfigError:
