@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
+from shutil import rmtree
 from types import FrameType
 from typing import Any, Protocol
 
@@ -29,7 +30,7 @@ from hpckit.context import random_launch_token
 from hpckit.errors import HpckitError
 from hpckit.hydra_app.freezing import freeze_config
 from hpckit.hydra_app.jobs import Application, read_result, write_jobs
-from hpckit.hydra_app.parameters import JOB, Parameters, name_columns, read_parameters
+from hpckit.hydra_app.parameters import JOB, Parameters, name_as_hydra_does, name_columns, read_parameters
 from hpckit.model.states import RunState
 from hpckit.record.launches import load_launch
 from hpckit.record.store import read_json_object, write_json
@@ -86,19 +87,23 @@ def launch_jobs(
         digest = write_jobs(folder, application, configs, function)
         columns = [{f"++{JOB}": number, **own} for number, own in name_columns(jobs, configs).items()]
         several = len(columns) > 1
-        launch = start_launch(
-            *parameters.words,
-            {"output_dir": _find_output_dir()},
-            *(() if several else columns),
-            points=columns if several else None,
-            command=["python", "-P", "-m", _NODE, str(folder), digest, f"${{{JOB}}}"],
-            cwd=_find_project(application),
-            config_dir=_find_config_dir(parameters),
-            config_name="hpckit",
-            rerun=True,
-            auto_resume=parameters.auto_resume,
-            check=parameters.check,
-        )
+        try:
+            launch = start_launch(
+                *parameters.words,
+                {"output_dir": _find_output_dir()},
+                *(() if several else columns),
+                points=columns if several else None,
+                command=["python", "-P", "-m", _NODE, str(folder), digest, f"${{{JOB}}}"],
+                cwd=_find_project(application),
+                config_dir=_find_config_dir(parameters),
+                config_name="hpckit",
+                rerun=True,
+                auto_resume=parameters.auto_resume,
+                check=parameters.check,
+            )
+        except BaseException:
+            rmtree(folder, ignore_errors=True)
+            raise
         _record_launch(sweep_dir, launch, jobs)
     _LOG.info("submitted %s: hpckit status %s", launch.id, launch.id)
     if wait:
@@ -112,7 +117,7 @@ def _show_errors_without_traceback() -> Any:
         yield
     except HpckitError as error:
         hint = f"\n  {error.hint}" if error.hint else ""
-        raise CompactHydraException(f"hpckit: {error.message}{hint}") from error
+        raise CompactHydraException(name_as_hydra_does(f"hpckit: {error.message}{hint}")) from error
 
 
 def _decide_whether_to_wait(wait: bool | None, config: DictConfig) -> bool:  # noqa: FBT001  # it is the subject

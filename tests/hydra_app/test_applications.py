@@ -149,9 +149,19 @@ def test_sweep_goes_on_beside_a_failing_job_and_resume_starts_that_one_as_it_was
 
 
 def test_ranks_enter_the_module_and_a_sweep_that_does_not_wait_returns_at_once(project: Path) -> None:
-    """Each rank has torchrun's variables; only rank 0 writes `.hydra`, and each a log of its own name."""
+    """Each rank has torchrun's variables; only rank 0 writes `.hydra`, and each a log of its own name.
+
+    The cluster is a file of the user's; what is refused leaves nothing, and names the launcher's key.
+    """
+    (project / "conf" / "cluster").mkdir(parents=True)
+    (project / "conf" / "cluster" / "here.yaml").write_text("kind: local\n")
+    words = ("hydra/launcher=hpckit", "hydra.launcher.cluster=here", "hydra.launcher.recovery=never")
     swept = (*WORDS, "lr=0.5", "hydra.sweep.dir=multirun/b", "hydra.launcher.tasks_per_node=2")
-    done = start(project, "-m", "app", "-m", "hydra/launcher=hpckit_local", *swept)
+    refused = start(project, "-m", "app", "-m", *words, *swept, "hydra.launcher.tasks_per_node=two")
+    assert refused.returncode == 1
+    assert "hydra.launcher.tasks_per_node takes a whole number" in refused.stderr
+    assert list((project / "multirun" / "b" / ".hpckit").iterdir()) == []
+    done = start(project, "-m", "app", "-m", *words, *swept)
     assert done.returncode == 0, done.stderr
     sweep = project / "multirun" / "b"
     launch = hpckit.open(json.loads((sweep / "hpckit.json").read_text())["launches"][0]["folder"])

@@ -115,7 +115,7 @@ def test_every_parameter_of_submitit_slurm_is_known_with_its_default() -> None:
         "cluster.python": 7,
         "name": 7,
         "runtime.save_before_timeout_s": 7,
-        "recovery.restarts.time_limit": 7,
+        "++recovery.restarts.time_limit": 7,
         "resources.additional_parameters": {
             **dict.fromkeys(("cpus_per_gpu", "gpus_per_task", "mem_per_gpu", "mem_per_cpu"), 7),
             "x": 1,
