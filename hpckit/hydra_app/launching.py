@@ -167,6 +167,8 @@ def _describe_application(function: Any) -> tuple[Application, bytes | None]:
     script = None if module else getattr(main, "__file__", None)
     if not _is_called_by_hydra_main():
         script = module = None
+    if script and not Path(script).is_file():  # `python -`, a pipe
+        script = None
     application = Application(
         script=script and str(Path(script).absolute()),
         module=module,
