@@ -25,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from hpckit.api.handles import Launch, build_run_failed_error
 from hpckit.api.launching import launch as start_launch
+from hpckit.config.points import encode_hydra_value
 from hpckit.config.request import ComposeRequest, list_conf_folders, shipped_conf_folder
 from hpckit.context import random_launch_token
 from hpckit.errors import HpckitError
@@ -84,8 +85,13 @@ def launch_jobs(
             configs[number] = _compose_job(launcher, overrides, number, sweep_dir)
         application, function = _describe_application(launcher.task_function)
         folder = sweep_dir / ".hpckit" / random_launch_token()
-        digest = write_jobs(folder, application, configs, function)
-        columns = [{f"++{JOB}": number, **own} for number, own in name_columns(jobs, configs).items()]
+        named = name_columns(jobs, configs)
+        columns = [{f"++{JOB}": number, **own} for number, own in named.items()]
+        words = {
+            number: {key.lstrip("+"): encode_hydra_value(value) for key, value in own.items()}
+            for number, own in named.items()
+        }
+        digest = write_jobs(folder, application, configs, words, function)
         several = len(columns) > 1
         try:
             launch = start_launch(

@@ -173,7 +173,10 @@ def test_ranks_enter_the_module_and_a_sweep_that_does_not_wait_returns_at_once(p
 
 
 def test_interrupt_leaves_the_runs_alive_and_says_so(project: Path) -> None:
-    """Another function of the program that Hydra decorates is not called again on the node."""
+    """Another function of the program that Hydra decorates is not called again on the node.
+
+    A rerun with another value fails: its record would have a value that the job did not have.
+    """
     (project / "wait.py").write_text(
         "import hydra, os, time\n"
         "@hydra.main(config_path=None, version_base='1.3')\n"
@@ -200,6 +203,9 @@ def test_interrupt_leaves_the_runs_alive_and_says_so(project: Path) -> None:
     (project / "go").touch()
     assert launch.wait(100)
     assert "first" not in launch[0].read_log()
+    again = start(project, "-m", "hpckit", "rerun", launch[0].id, "x=2", "--wait")
+    assert again.returncode == 1, again.stderr
+    assert "x=2 does not reach a job of a sweep, which was frozen with x=1" in again.stdout
 
 
 def test_sweepers_that_need_values_wait_and_refuse_not_to(project: Path) -> None:

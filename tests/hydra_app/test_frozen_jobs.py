@@ -72,7 +72,7 @@ def test_freezing_draws_what_resolvers_say_and_leaves_the_rest(monkeypatch: pyte
 def test_runs_read_their_jobs_only_as_they_were_written(tmp_path: Path) -> None:
     """The folder is the user's alone; a file that was changed, or others may write, is not unpickled."""
     folder = tmp_path / "sweep" / ".hpckit" / "1"
-    digest = write_jobs(folder, APPLICATION, {3: {"lr": 0.1}}, None)
+    digest = write_jobs(folder, APPLICATION, {3: {"lr": 0.1}}, {3: {"lr": "0.1"}}, None)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
     job = read_job(folder, digest, 3)
