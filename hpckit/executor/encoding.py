@@ -16,6 +16,7 @@ import sysconfig
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -71,13 +72,14 @@ def encode_calls(calls: Sequence[DelayedSubmission], roots: Sequence[Path]) -> l
     """
     encoded: list[EncodedCall] = []
     last: tuple[object, bytes] = (None, b"")
+    imports = cache(partial(_can_runs_import, roots))
     for call in calls:
         own = getattr(call.function, "func", call.function)  # of a partial
         name = str(getattr(own, "__name__", type(own).__name__))
         kinds = (own, *map(type, (*call.args, *call.kwargs.values())))
         named = dict.fromkeys(str(getattr(kind, "__module__", "")) for kind in kinds)
         modules = [sys.modules[module] for module in named if module in sys.modules]
-        foreign = [module for module in modules if not _can_runs_import(module, roots)]
+        foreign = [module for module in modules if not imports(module)]
         if not foreign and (text := _write_plain_call(call)) is not None:
             encoded.append(EncodedCall(name=name, text=text))
             continue
@@ -100,7 +102,7 @@ def _write_plain_call(call: DelayedSubmission) -> str | None:
     return text if len(text) <= _LONGEST_TEXT else None
 
 
-def _can_runs_import(module: ModuleType, roots: Sequence[Path]) -> bool:
+def _can_runs_import(roots: Sequence[Path], module: ModuleType) -> bool:
     """Whether the Python of a run, which has another `sys.path`, finds the very same file."""
     file, name = getattr(module, "__file__", None), module.__name__
     if file is None or name == "__main__":
@@ -149,15 +151,22 @@ def _pickle_for_run(what: str, value: object, foreign: Sequence[ModuleType] = ()
 
 
 def write_calls(calls: Sequence[EncodedCall], folder: Path) -> list[str]:
-    """Return the text of each call; all pickles go into one new file of a private folder."""
+    """Return the text of each call; all pickles go into one new file of a private folder.
+
+    Raises UsageError if it cannot be written, ForeignError if others could replace it.
+    """
     if not any(call.pickles for call in calls):
         return [call.text for call in calls]
-    file = make_private_folder(folder) / f"{os.urandom(8).hex()}.pkl"
+    file = folder / f"{os.urandom(8).hex()}.pkl"
     places: dict[bytes, tuple[int, int]] = {}
     size = 0
     for part in dict.fromkeys(part for call in calls for part in call.pickles):
         places[part], size = (size, len(part)), size + len(part)
-    write_chunks(file, places)
+    try:
+        make_private_folder(folder)
+        write_chunks(file, places)
+    except OSError as error:
+        raise UsageError(f"calls cannot be written to {folder}: {error.strerror}") from error
     refuse_foreign_pickle(file)
     where = {"file": str(file)}
     return [

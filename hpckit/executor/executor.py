@@ -21,6 +21,8 @@ from weakref import WeakSet
 from rich.progress import track
 
 from hpckit.api.finding import open_launch
+from hpckit.api.handles import Launch
+from hpckit.api.invocation import explain_errors
 from hpckit.api.launching import launch
 from hpckit.errors import UsageError
 from hpckit.executor.encoding import DelayedSubmission, EncodedCall, encode_calls, write_calls
@@ -62,6 +64,7 @@ class Executor(concurrent.futures.Executor):
 
     """
 
+    @explain_errors
     def __init__(
         self,
         folder: str | Path,
@@ -84,6 +87,7 @@ class Executor(concurrent.futures.Executor):
         self._thread: threading.Thread | None = None
         self._jobs: WeakSet[Job[Any]] = WeakSet()
 
+    @explain_errors
     def update_parameters(self, **parameters: Any) -> None:
         """Change what calls ask for from now on; None keeps a parameter as it is.
 
@@ -175,12 +179,16 @@ class Executor(concurrent.futures.Executor):
         """
         with self._changed:
             self._closed = self._urgent = True
+            dropped, self._waiting = (self._waiting, []) if cancel_futures else ([], self._waiting)
             self._changed.notify_all()
-        for job in list(self._jobs) if cancel_futures else ():
-            job.cancel(check=False)
+        for job, _, _ in dropped:
+            job.refuse(concurrent.futures.CancelledError())
+        if cancel_futures and (left := [job.run for job in self._jobs if not job.done()]):
+            Launch([(run.folder, run.index) for run in left]).cancel()
         if wait:
             concurrent.futures.wait(list(self._jobs))
 
+    @explain_errors
     def _submit_calls(self, calls: Sequence[DelayedSubmission], *, urgent: bool = True) -> list[Job[Any]]:
         checkout = next(
             (path for path in (self.cwd, *self.cwd.parents) if (path / ".git").exists()), self.cwd

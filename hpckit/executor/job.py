@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -63,7 +63,9 @@ class Job(Future[R]):
 
     def refuse(self, error: BaseException) -> None:
         """End with an error that is not of the run; hpckit calls this itself."""
-        if not super().done():
+        if isinstance(error, CancelledError) and super().cancel():
+            self.set_running_or_notify_cancel()
+        elif not super().done():
             self.set_exception(error)
         self._submitted.set()
 

@@ -271,6 +271,18 @@ def test_tasks_and_loose_submits(project: Path, calls: Any) -> None:
     assert WATCHER.update() == 0
 
 
+def test_shutdown_cancels_what_waits_and_what_runs(project: Path) -> None:
+    """A call that was not launched yet never is; runs are cancelled together."""
+    executor = make_executor(project, "cancelled")
+    launched = executor.submit(time.sleep, 600)
+    assert launched.job_id
+    waiting = executor.submit(pow, 2, 2)
+    executor.shutdown(cancel_futures=True)
+    assert (waiting.cancelled(), launched.cancelled()) == (True, True)
+    assert waiting.state == "CANCELLED"
+    assert len(list((project / "cancelled").iterdir())) == 1
+
+
 def test_what_prevents_a_launch_is_raised_by_its_jobs(project: Path) -> None:
     """At once by whatever needs the run; an exception in a batch drops its calls."""
     executor = make_executor(project, "never", overrides=["resources.nodes=0"])
