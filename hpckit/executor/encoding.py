@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -93,7 +94,10 @@ def encode_calls(calls: Sequence[DelayedSubmission], roots: Sequence[Path]) -> l
 def _write_plain_call(call: DelayedSubmission) -> str | None:
     name = str(getattr(call.function, "__qualname__", ""))
     module = sys.modules.get(str(getattr(call.function, "__module__", "")))
-    if module is None or _find_by_name(module, name) is not call.function:
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if module is None or found is not call.function:
         return None
     if not is_json_exact([*call.args]) or not is_json_exact(call.kwargs):
         return None
@@ -112,13 +116,6 @@ def _can_runs_import(roots: Sequence[Path], module: ModuleType) -> bool:
         return True
     found = find_module(name, roots, installed=False)
     return found is not None and found.file is not None and found.file.resolve() == real
-
-
-def _find_by_name(module: ModuleType, name: str) -> Any:
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 def is_json_exact(value: object) -> bool:
@@ -185,8 +182,7 @@ def read_call(text: str) -> DelayedSubmission:
         function, (args, kwargs) = map(pickle.loads, held)
         return DelayedSubmission(function, *args, **kwargs)
     module, _, name = record["function"].partition(":")
-    if not callable(function := _find_by_name(import_module(module), name)):
-        raise UsageError(f"module {module} has no function {name} in the frozen code")
+    function = attrgetter(name)(import_module(module))
     return DelayedSubmission(function, *record.get("args", ()), **record.get("kwargs", {}))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, wait
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -101,15 +102,13 @@ class Job(Future[R]):
             return unread, False
 
     def _read_exception(self, record: RunRecord) -> BaseException | None:
-        if record.failure is None or self._place is None:
-            return None
-        attempt = self._place[0].paths.run(record.index).attempt(record.attempt)
-        file = attempt.round(record.round or 0).rank_exception_file(record.failure.rank or 0)
-        try:
-            found = load_own_pickle(file.with_suffix(".pkl"))
-        except Exception:  # noqa: BLE001  # a class that is not here, or has other parameters
-            return None
-        return found if isinstance(found, BaseException) else None
+        launch, index = self.need_run()
+        rank = 0 if record.failure is None else record.failure.rank or 0
+        round_ = launch.paths.run(index).attempt(record.attempt).round(record.round or 0)
+        with suppress(Exception):  # there is none, or its class is not here, or takes other arguments
+            found = load_own_pickle(round_.rank_exception_file(rank).with_suffix(".pkl"))
+            return found if isinstance(found, BaseException) else None
+        return None
 
     def _submit_now(self) -> None:
         if self._submit is not None and not self._submitted.is_set():

@@ -97,6 +97,14 @@ class Count(hpckit.Checkpointable):
 """
 
 
+ELSEWHERE = """
+import hpckit, pickle, sys
+print(pickle.load(sys.stdin.buffer).result(30))
+hpckit.Executor(sys.argv[1] + "/elsewhere", cluster="local", cwd=sys.argv[1]).submit(len, "hello")
+"""
+"""A process that ends right after a submission, which is made nevertheless."""
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a user's project with a module that this process imports."""
@@ -232,10 +240,11 @@ def test_jobs_are_found_again(project: Path, jobs: dict[str, hpckit.Job[Any]]) -
     assert again.result(30) == opened[0].result(30) == 3
     with pytest.raises(concurrent.futures.CancelledError):
         opened[6].result(30)
-    program = "import pickle, sys; print(pickle.load(sys.stdin.buffer).result(30))"
-    words = [sys.executable, "-c", program]
+    words = [sys.executable, "-c", ELSEWHERE, str(project)]
     done = subprocess.run(words, input=pickle.dumps(jobs["closure"]), capture_output=True, check=True)
     assert done.stdout == b"{7}\n"
+    (left,) = make_executor(project, "elsewhere").open("len")
+    assert left.result(60) == 5
     folder = jobs["closure"].paths.result.parent
     folder.chmod(0o777)
     with pytest.raises(ForeignError, match="is not unpickled"):
@@ -248,7 +257,8 @@ def test_tasks_and_loose_submits(project: Path, calls: Any) -> None:
     executor = make_executor(project, "loose", tasks_per_node=2, name="two")
     ranks = executor.submit(calls.tell_rank)
     executor.update_parameters(tasks_per_node=1, name=None, stderr_to_stdout=True)
-    loop = [executor.submit(calls.add, number) for number in range(3)]
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        loop = list(pool.map(lambda number: executor.submit(calls.add, number), range(3)))
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(loop[0].result()))
     thread.start()
