@@ -65,4 +65,6 @@ def __getattr__(name: str) -> object:
     home, _, own = _HOMES.get(name, "").partition(":")
     if home:
         return getattr(import_module(home), own)
+    if name == "integrations":
+        return import_module("hpckit.integrations")
     raise AttributeError(f"module 'hpckit' has no attribute {name!r}")

@@ -44,6 +44,8 @@ class _Unwritten:
             if vars(cls).get(self.name) is self:
                 setattr(cls, self.name, self.make(cls, self.name))
                 break
+        if isinstance(instance, type):  # `inspect` of Python 3.13 asks as for a method of the class
+            return getattr(instance, self.name).__get__(instance)
         # If nothing was found, another thread has made it since.
         return getattr(owner if instance is None else instance, self.name)
 

@@ -1,4 +1,4 @@
-"""For mkdocs: a page for each verb in the navigation, and the table of verbs on their first page.
+"""For mkdocs: the version, a page for each verb in the navigation, and a table of them on the first page.
 
 So a new verb needs its page and nothing else here. mkdocs.yml names this file among its hooks.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpckit import __version__
 from hpckit.cli.main import VERBS
 
 FOLDER = "reference/cli"
@@ -14,7 +15,8 @@ TABLE = "<!-- the verbs -->"
 
 
 def on_config(config: Any) -> Any:
-    """Put the pages of verbs behind the one that the navigation names."""
+    """Name the version, and put the pages of verbs behind the one that the navigation names."""
+    config["site_name"] += f" {__version__}"
     _expand(config["nav"])
     return config
 

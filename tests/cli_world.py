@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from json_schemas import check_printed
 
-from hpckit.cli.main import build_verb_parser, import_verb_module, main
+from hpckit.cli.main import VERBS, build_verb_parser, import_verb_module, main
 from hpckit.context import Context
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
@@ -70,7 +71,15 @@ def verb_said(
     """Run `hpckit WORDS` in this process and a folder, with the real clock if none is given."""
     out, err = io.StringIO(), io.StringIO()
     context = Context(environ=dict(environ), cwd=folder, stdout=out, stderr=err, now=now, sleep=sleep)
-    return Said(code=main(words, context), out=out.getvalue(), err=err.getvalue())
+    return _answered(words, main(words, context), out, err)
+
+
+def _answered(words: Sequence[str], code: int, out: io.StringIO, err: io.StringIO) -> Said:
+    """Return what a verb answered; what it prints with `--json` has to be as its schema says."""
+    own = words[: words.index("--")] if "--" in words else words
+    if "--json" in own and own[0] in VERBS and not {"--cfg", "--info", "-h", "--help"} & {*own}:
+        check_printed(own[0], own[1:], out.getvalue())
+    return Said(code=code, out=out.getvalue(), err=err.getvalue())
 
 
 class Terminal(io.StringIO):
@@ -148,8 +157,7 @@ class Desk:
             answer=answer,
         )
         given = build_verb_parser(verb).parse_intermixed_args([*words, "--output-dir", str(self.folder)])
-        code = import_verb_module(verb).run(given, context)
-        return Said(code=code, out=out.getvalue(), err=err.getvalue())
+        return _answered((verb, *words), import_verb_module(verb).run(given, context), out, err)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,8 +299,7 @@ class Shell:
             token=self.tokens,
             answer=lambda: answer,
         )
-        code = main(words, context)
-        return Said(code=code, out=out.getvalue(), err=err.getvalue())
+        return _answered(words, main(words, context), out, err)
 
     @property
     def outputs(self) -> list[Path]:

@@ -137,6 +137,7 @@ _EPILOG = """\
 exit codes: 0 fine, 1 a run failed, 2 usage or configuration, 3 the scheduler refused or is away
 
 `hpckit VERB --help` says more. `hpckit launch experiment=digits` trains a small example.
+For programs and agents: `hpckit [VERB] --help --json`.
 """
 
 
@@ -260,6 +261,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _run_verb(words: Sequence[str], context: Context) -> int:
+    own = words[: words.index("--")] if "--" in words else words
+    if "--json" in own and ("help" in own[:1] or {"-h", "--help"} & {*own}):
+        code: int = importlib.import_module("hpckit.cli.machine_help").print_machine_help(own, context)
+        return code
     if not words or words[0].startswith("-"):
         return _print_general_help(words, context)
     if words[0] == "help":
@@ -281,8 +286,8 @@ def _run_verb(words: Sequence[str], context: Context) -> int:
     if command is not None:
         arguments.command = command
     arguments.program = main  # for the verbs that start others
-    code: int = module.run(arguments, context)
-    return code
+    done: int = module.run(arguments, context)
+    return done
 
 
 def _print_general_help(words: Sequence[str], context: Context) -> int:

@@ -231,7 +231,8 @@ class RankStack:
 class StalledRank:
     """A rank that has stood still after `step` for longer than its limit; times are in seconds.
 
-    `step` is null before the first step; `over` is whether the rank has finished its last step.
+    `step` is null before the first step; `over` is whether the rank has finished its last step. `idle`:
+    so many ranks of its node have neither written nor computed, in a command that tells of no steps.
     """
 
     rank: int
@@ -239,6 +240,7 @@ class StalledRank:
     silent_s: float
     limit_s: float
     over: bool = False
+    idle: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -250,6 +250,9 @@ class Recovery:
     """Longest pause before a restart."""
     nan_patience: int = 100
     """A loss that is logged as NaN or infinite this many times in a row is a failure. 0: never."""
+    command_silent_min: float | None = None
+    """A command hangs if its ranks neither write nor compute for this many minutes. Null: isn't looked for.
+    Runs with steps are judged by these (`runtime.hang_min_s`)."""
     on_drain: DrainPolicy = DrainPolicy.move
     """What a run does when one of its nodes is being drained."""
     on_straggler: StragglerPolicy = StragglerPolicy.warn

@@ -229,7 +229,10 @@ class SupervisorSilent(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hung(Message):
-    """Agent → supervisor: a rank has stood still for longer than its limit."""
+    """Agent → supervisor: a rank has stood still for longer than its limit.
+
+    Idle ranks hang if those of all nodes are idle; after 0 seconds they no longer are.
+    """
 
     round: int
     stall: StalledRank

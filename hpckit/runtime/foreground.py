@@ -33,7 +33,7 @@ def disable_restarts_in_foreground(settings: LaunchConfig, environ: Mapping[str,
         return settings
     return replace(
         settings,
-        recovery=replace(settings.recovery, restarts={}),
+        recovery=replace(settings.recovery, restarts={}, command_silent_min=None),
         runtime=replace(settings.runtime, hang_min_s=0.0),
     )
 

@@ -17,6 +17,8 @@ import pytest
 from cli_world import Desk
 from report_launches import swept_launch
 
+import hpckit
+
 ROOT = Path(__file__).parents[2]
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.slow
@@ -24,12 +26,21 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the built site."""
-    folder: Path = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "-d", str(folder)]
-    environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    subprocess.run(command, cwd=ROOT, env=environ, check=True)
-    return folder
+    """Return the folder of the built site of this version, beside the pages of an older one."""
+    folder: Path = tmp_path_factory.mktemp("sites")
+    (folder / "0.0.9").mkdir()
+    (folder / "0.0.9" / "index.html").write_text("old")
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run([str(ROOT / "scripts" / "versioned-docs"), str(folder)], env=environ, check=True)
+    return folder / hpckit.__version__
+
+
+def test_versions_stand_side_by_side(site: Path) -> None:
+    """The list links each version, the newest first; each page names its own; older pages stay."""
+    listed = re.findall('href="(.*?)/index.html"', (site.parent / "index.html").read_text())
+    assert listed == [hpckit.__version__, "0.0.9"]
+    assert (site.parent / "0.0.9" / "index.html").read_text() == "old"
+    assert f"hpckit {hpckit.__version__}" in (site / "index.html").read_text(encoding="utf-8")
 
 
 def test_pages_load_nothing_from_the_network(site: Path) -> None:

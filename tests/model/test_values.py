@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
@@ -126,7 +127,13 @@ EXAMPLES = {
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_ours_do_what_the_standard_librarys_do(example: str) -> None:
-    """Values, texts and the kinds of errors are the same."""
+    """Values, texts and the kinds of errors are the same.
+
+    But for NaN, which the standard library compares in its own way since Python 3.13; ours stay the same.
+    """
+    if "nan" in example and sys.version_info >= (3, 13):
+        assert (told("ours", example), told("theirs", example)) == ("True", "False")
+        return
     assert told("ours", example) == told("theirs", example)
 
 

@@ -77,6 +77,7 @@ _BOUNDS = (
     _Bound("recovery.backoff_s", 0),
     _Bound("recovery.max_backoff_s", 0, 60),
     _Bound("recovery.nan_patience", 0, 100),
+    _Bound("recovery.command_silent_min", 0, 30, above=True),
     _Bound("budget.gpu_hours", 0),
     _Bound("cluster.nvlink_nodes", 1),
     _Bound("cluster.max_parallel", 1),

@@ -100,6 +100,8 @@ def _file_name(path: str) -> str:
 
 
 def _describe_standstill(stall: StalledRank, name: str) -> str:
+    if stall.idle:
+        return f"no rank wrote anything or computed for {stall.silent_s:.1f} s"
     if stall.over:
         return f"{name} did not come to its end for {stall.silent_s:.1f} s after its steps"
     if stall.step is None:

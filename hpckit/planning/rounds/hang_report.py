@@ -7,7 +7,7 @@ Hangs are detected in runtime.agent.hang_detector, and blamed in planning.recove
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from hpckit.model import messages
@@ -22,7 +22,7 @@ from hpckit.planning.recovery.hang import (
     build_hang_failure,
     prepend_collective_wait,
 )
-from hpckit.values import dataclass, replace
+from hpckit.values import dataclass, field, replace
 
 _REMARKABLE_S, _REMARKABLE = 10.0, 10
 """A step that lasts for so long, and so many times as long as usual, has come to a standstill."""
@@ -32,11 +32,15 @@ Told = messages.Hung | messages.StackSaved | messages.StacksSaved | messages.Col
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangReport:
-    """The hang of a round, if there is one. `complete` are the nodes that have sent all stacks."""
+    """The hang of a round, if there is one. `complete` are the nodes that have sent all stacks.
+
+    `idle` are the ranks of nodes that are silent, by node: it is a hang once all ranks are.
+    """
 
     world_size: int = 0
     layout: Layout | None = None
     found: messages.Hung | None = None
+    idle: Mapping[int, int] = field(default_factory=dict)
     complete: frozenset[int] = frozenset()
     stacks: tuple[RankStack, ...] = ()
     collectives: tuple[RankCollectives, ...] = ()
@@ -45,7 +49,10 @@ class HangReport:
         """Return the report with an agent's message; the first finding counts."""
         match message:
             case messages.Hung():
-                return replace(self, found=self.found or message)
+                stall = message.stall
+                idle = {**self.idle, sender: stall.idle if stall.silent_s else 0}
+                hangs = not stall.idle or sum(idle.values()) >= self.world_size
+                return replace(self, idle=idle, found=self.found or (message if hangs else None))
             case messages.StackSaved():
                 return replace(self, stacks=(*self.stacks, message.stack))
             case messages.CollectivesTold():

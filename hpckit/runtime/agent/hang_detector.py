@@ -82,6 +82,11 @@ class StepWatch:
         """Whether any step has been reported, in this round or an earlier one."""
         return bool(self._gaps) or any(heard.step is not None for heard in self._ranks.values())
 
+    @property
+    def watches_steps(self) -> bool:
+        """Whether ranks are known to loop over steps, or to be about to."""
+        return bool(self._ranks) or self.has_seen_steps
+
     def note_work_outside_steps(self, rank: int, at: float, *, over: bool = False) -> None:
         """Note that a rank that loops over steps works outside a step: before, or `over`, after."""
         if rank in self._ended:

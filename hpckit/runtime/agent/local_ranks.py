@@ -29,6 +29,7 @@ from hpckit.record.store import PRIVATE_FILE, make_private_folder, read_json, re
 from hpckit.runtime import stacks
 from hpckit.runtime.agent import exhausted, nsys, rank_starter
 from hpckit.runtime.agent.collective_statements import CollectiveStatements
+from hpckit.runtime.agent.command_silence import watch_command_silence
 from hpckit.runtime.agent.hang_detector import StepWatch
 from hpckit.runtime.agent.meeting import Meeting
 from hpckit.runtime.agent.printed_log import PrintedReader, start_printed_metrics_reader
@@ -106,9 +107,8 @@ class LocalRanks:
         for folder in sorted({self.paths.rank_folder(rank) for rank in range(first, first + count)}):
             await run_in_thread(partial(make_private_folder, folder))
         self._kills, settings = exhausted.read_oom_kill_counts(), self.outlook.settings
-        shared = await run_in_thread(
-            partial(self.outlook.build_shared_variables, copy_environment(), self.order)
-        )
+        shared_variables = partial(self.outlook.build_shared_variables, copy_environment(), self.order)
+        shared = await run_in_thread(shared_variables)
         wanted = settings.observe.printed_metrics if first == 0 else []
         self._printed = await start_printed_metrics_reader(self.outlook.attempt, self.order.round, wanted)
         self._binding = await rank_starter.choose_rank_cpus(settings, shared, count)
@@ -121,6 +121,8 @@ class LocalRanks:
             if self.hangs.has_seen_steps:
                 self.hangs.note_work_outside_steps(info.rank, time.monotonic())
         self._tasks.append(start_task_fatal_on_error(self._meeting.watch_until_ranks_connect()))
+        silence = watch_command_silence(self.outlook, self.order, self.processes, self.hangs, self.tell)
+        self._tasks.append(start_task_fatal_on_error(silence))
 
     def _build_rank_info(self, local_rank: int) -> RankInfo:
         order = self.order
@@ -310,11 +312,8 @@ class LocalRanks:
             )
             if left is not None:
                 await self.tell(messages.CollectivesTold(round=self.order.round, collectives=left))
-        alone_s = (
-            0.0
-            if code
-            else await run_in_thread_within(_READ_S, self._meeting.seconds_without_rendezvous, 0.0)
-        )
+        alone = self._meeting.seconds_without_rendezvous
+        alone_s = 0.0 if code else await run_in_thread_within(_READ_S, alone, 0.0)
         is_urgent = self._stopping or record.code != 0
         if rank == 0 and (words := await self._printed.finish_reading(is_urgent=is_urgent)):
             await self.tell(messages.Warn(message=words))

@@ -137,7 +137,7 @@ def test_modules_that_a_script_cannot_import_are_named(
 
 def test_a_script_is_read_once_for_all_runs_of_a_sweep(tmp_path: Path) -> None:
     """Their commands differ in what follows it."""
-    (tmp_path / "train.py").write_text("import torch, net, nowhere\n")
+    (tmp_path / "train.py").write_text("import numpy, net, nowhere\n")
     (tmp_path / "net.py").write_text("")
     opened: list[str] = []
 
