@@ -269,6 +269,9 @@ class Task(Generic[R]):
     def __getattr__(self, name: str) -> Any:
         return getattr(self.job, name)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Task, (self.job, self.task_id))
+
     def result(self) -> R:
         """Wait, and return what the function returned on this rank; raises as the job's does."""
         value: Any = self.job.results(raise_=False)[self.task_id]

@@ -252,7 +252,7 @@ def test_jobs_are_found_again(project: Path, jobs: dict[str, hpckit.Job[Any]]) -
     folder.chmod(0o700)
 
 
-def test_tasks_and_loose_submits(project: Path, calls: Any) -> None:
+def test_tasks_and_loose_submits(project: Path, calls: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Each rank has its result; a loop of submits is one launch; threads and event loops may use jobs."""
     executor = make_executor(project, "loose", tasks_per_node=2, name="two")
     ranks = executor.submit(calls.tell_rank)
@@ -270,10 +270,11 @@ def test_tasks_and_loose_submits(project: Path, calls: Any) -> None:
     assert len({job.run.folder for job in loop}) == 1
     assert ranks.results() == [(0, 2), (1, 2)]
     assert (ranks.result(), ranks.num_tasks) == ((0, 2), 2)
-    task = ranks.task(1)
+    task = pickle.loads(pickle.dumps(ranks.task(1)))  # noqa: S301
     assert (task.result(), task.stdout(), task.state) == ((1, 2), "hello from 1\n", "COMPLETED")
     assert ranks.run.folder.name.startswith("two-")
-    assert list(executor.map(calls.add, [1, 2], [3, 4], timeout=60)) == [4, 6]
+    assert list(executor.map(calls.add, [1, 1], [3, 3], timeout=60)) == [4, 4]
+    assert caplog.messages == [], "the same call several times is meant so"
     executor.progress()
     executor.shutdown()
     with pytest.raises(RuntimeError, match="after shutdown"):
