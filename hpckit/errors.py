@@ -9,6 +9,7 @@ HpckitError                      exit code
 │   ├── HeldError                2   another process is doing the same at this moment
 │   └── ForeignError             2   a launch folder is not the caller's own
 ├── OutputError                  1   standard output cannot be written
+├── RunFailedError               1   a run that was waited for did not complete
 ├── RunError                     1   an error on the node
 │   ├── FrozenFolderError        1   a node cannot read its frozen folder
 │   ├── RankInfoError            1   the environment does not say which rank this is
@@ -79,6 +80,20 @@ class OutputError(HpckitError):
     """Standard output cannot be written, for example to a file on a full disk."""
 
     exit_code = 1
+
+
+class RunFailedError(HpckitError):
+    """A run that was waited for ended otherwise than completed.
+
+    `run` is its id, `state` how it ended, `cause` why, if that is known. Where its code raised, a
+    note has the traceback.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, run: str, state: str, cause: str | None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.run, self.state, self.cause = run, state, cause
 
 
 class RunError(HpckitError):

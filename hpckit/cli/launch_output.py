@@ -163,33 +163,41 @@ def _tell_which_runs_do_not_count(division: KnownRuns, context: Context) -> None
         )
 
 
-def confirm_repeated_runs(division: KnownRuns, arguments: argparse.Namespace, context: Context) -> bool:
-    """Whether runs that completed or are under way may be launched again: says so, and asks.
-
-    Raises UsageError if no user can be asked.
-    """
+def explain_repeated_runs(division: KnownRuns) -> tuple[str, str] | None:
+    """Return which runs that completed or are under way would start again, and what to do; None if none."""
     repeats, told, ways = _list_repeats_by_reason(division), [], []
     for completed, going, why in repeats:
         parts = [f"{format_count(completed, 'completed run')} would run again"] if completed else []
         more = f"{format_count(len(going), 'run')} under way would be launched a second time"
         parts += [more] if going else []
         told.append(f"{' and '.join(parts)}, {why}")
-    agreed = not repeats or arguments.changed_code
     if division.changed:
         ways = ["--changed-code runs what has changed again, --any-code counts it as completed"]
     elif repeats:
         ways = ["--changed-code launches all of it"]
     going = [run for _, runs, _ in repeats for run in runs]
     ways += [f"`{_format_cancel_command(going)}` ends what is under way"] if going else []
-    if not agreed and (arguments.json or not context.has_terminal):
-        raise UsageError(f"{'; '.join(told)}; nothing was written or submitted", hint="; ".join(ways))
-    _tell_which_runs_do_not_count(division, context)
-    completed = sum(count for count, _, _ in repeats)
-    parts = [format_count(completed, "completed run")] if completed else []
-    parts += [f"{format_count(len(going), 'run')} under way"] if going else []
-    if agreed or ask_yes_or_no(f"run {' and '.join(parts)} again?", context):
+    return ("; ".join(told), "; ".join(ways)) if repeats else None
+
+
+def confirm_repeated_runs(division: KnownRuns, arguments: argparse.Namespace, context: Context) -> bool:
+    """Whether runs that completed or are under way may be launched again: says so, and asks.
+
+    Raises UsageError if no user can be asked.
+    """
+    explained, repeats = explain_repeated_runs(division), _list_repeats_by_reason(division)
+    if explained is None:
         return True
-    context.note("nothing was written or submitted; " + "; ".join(ways))
+    told, ways = explained
+    if not arguments.changed_code and (arguments.json or not context.has_terminal):
+        raise UsageError(f"{told}; nothing was written or submitted", hint=ways)
+    _tell_which_runs_do_not_count(division, context)
+    completed, going = sum(count for count, _, _ in repeats), sum(len(runs) for _, runs, _ in repeats)
+    parts = [format_count(completed, "completed run")] if completed else []
+    parts += [f"{format_count(going, 'run')} under way"] if going else []
+    if arguments.changed_code or ask_yes_or_no(f"run {' and '.join(parts)} again?", context):
+        return True
+    context.note(f"nothing was written or submitted; {ways}")
     return False
 
 

@@ -50,8 +50,12 @@ def read_points_columns(override: Override, cwd: Path, loader: ConfigLoader) -> 
             hint="for example sweep.points=points.csv",
         )
     rows = parse_point_file(_read_points_text(cwd / Path(name).expanduser(), name), Path(name).suffix, name)
-    table = _Table(name=name, rows=rows, loader=loader)
-    return tuple(table.build_columns())
+    return build_points_columns(rows, name, loader)
+
+
+def build_points_columns(rows: Sequence[Row], name: str, loader: ConfigLoader) -> tuple[Word, ...]:
+    """Return the keys that these points set; `name` is what messages call their file."""
+    return tuple(_Table(name=name, rows=rows, loader=loader).build_columns())
 
 
 def refuse_points_in_config(sweep: Sweep) -> None:

@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from hpckit.errors import ConfigError
 from hpckit.patterns import lazy_pattern
@@ -26,7 +27,8 @@ class ComposeRequest:
     `environ` determines the user's configuration folder (`HPCKIT_CONFIG_DIR`), whether Slurm is
     installed (`PATH`), and the values of `${oc.env:...}`; relative folders start at `cwd`. `tell`
     is called with the number of points composed so far and the total. `command` are the words after
-    `--`, as the shell passed them; None without a command. `${now:...}` is `moment`; None: now.
+    `--`, as the shell passed them; None without a command. `points` are a sweep's: a mapping of keys
+    to plain values each. `${now:...}` is `moment`; None: now.
     """
 
     overrides: tuple[str, ...] = ()
@@ -34,6 +36,7 @@ class ComposeRequest:
     config_dir: Path | None = None
     config_name: str | None = None
     multirun: bool = False
+    points: tuple[Mapping[str, Any], ...] | None = None
     environ: Mapping[str, str]
     cwd: Path
     tell: Callable[[int, int], None] | None = None

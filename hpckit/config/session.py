@@ -1,11 +1,12 @@
 """One initialised Hydra: loads configurations and lists groups, without explaining failures.
 
-Hydra is initialised once for all points of a sweep, and its global state is cleared again. In a
-session `${oc.env:NAME}` reads the request's environment, never the process's own.
+Hydra is initialised once for all points of a sweep; the state of a Hydra that the caller uses is put
+back. In a session `${oc.env:NAME}` reads the request's environment, never the process's own.
 """
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,19 +20,20 @@ from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import IConfigRepository
 from hydra._internal.defaults_list import create_defaults_list
-from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
-from hydra.core.plugins import Plugins
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobRuntime
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult
-from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
+from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.resolvers import oc
 
 from hpckit.config.primary import choose_primary_config, import_configured_modules
-from hpckit.config.request import ComposeRequest, list_conf_folders, shipped_conf_folder
+from hpckit.config.request import ComposeRequest, list_conf_folders
 from hpckit.config.schema import SCHEMA_NAME, register_schema_with_hydra
 from hpckit.config.written import keep_config_values_as_written, keep_override_values_as_written
 from hpckit.errors import ConfigError
@@ -47,6 +49,8 @@ _OF_HYDRA = ("hydra/config", "hydra/launcher/basic", "hydra/sweeper/basic")
 """What Hydra always composes and has in no file: a file of that name takes its place."""
 
 _UNSET = object()
+_HYDRA_LOCK = threading.RLock()
+"""Hydra's state is one for all threads of a process."""
 
 
 class _ComposingLoader(ConfigLoaderImpl):
@@ -109,16 +113,6 @@ class _ComposingLoader(ConfigLoaderImpl):
         OmegaConf.set_struct(config, value=True)
         self._apply_overrides_to_config(chosen.config_overrides, config)
         return config
-
-
-class ShippedConf(SearchPathPlugin):
-    """Puts hpckit's own configuration after the user's."""
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append the shipped folder, unless it is already the main one."""
-        shipped = str(shipped_conf_folder())
-        if all(element.path != shipped for element in search_path.get_path()):
-            search_path.append("hpckit", shipped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,9 +182,8 @@ def open_hydra_session(request: ComposeRequest) -> Iterator[Session]:
     primary = choose_primary_config(request, folders)
     import_configured_modules(request, folders, primary)
     register_schema_with_hydra()
-    Plugins.instance().register(ShippedConf)
-    GlobalHydra.instance().clear()
     with (
+        _put_aside_callers_hydra(),
         warnings.catch_warnings(),
         redirect_env_resolver(request.environ),
         initialize_config_dir(config_dir=str(folders[0]), job_name="hpckit", **VERSION_BASE),
@@ -203,13 +196,28 @@ def open_hydra_session(request: ComposeRequest) -> Iterator[Session]:
         warnings.filterwarnings("ignore", ".*missing `_self_`", UserWarning)
         warnings.filterwarnings("error", r".*is not available", UserWarning)
         path = GlobalHydra.instance().config_loader().get_search_path()
-        for site in folders[1:-1]:
-            path.prepend("site", str(site), "hpckit")
+        for folder in reversed(folders[1:]):  # after the main one: the site's, and hpckit's own
+            path.append("hpckit", str(folder), SearchPathQuery("main", None))
         session = Session(loader=_ComposingLoader(path), config_name=primary, folders=folders)
         try:
             yield session
         except ConfigError as error:
             raise _mask_secrets_in_error(error, session) from error
+
+
+@contextmanager
+def _put_aside_callers_hydra() -> Iterator[None]:
+    """Give this thread a Hydra of its own inside the block: a notebook or application may use one, too."""
+    with _HYDRA_LOCK:
+        instances: dict[type, Any] = Singleton._instances  # noqa: SLF001
+        before = {kind: instances.pop(kind, None) for kind in (GlobalHydra, JobRuntime, VersionBase)}
+        try:
+            yield
+        finally:
+            for kind, instance in before.items():
+                instances.pop(kind, None)
+                if instance is not None:
+                    instances[kind] = instance
 
 
 def _mask_secrets_in_error(error: ConfigError, session: Session) -> ConfigError:

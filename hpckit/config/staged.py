@@ -23,6 +23,7 @@ from hpckit.config.overrides import (
 from hpckit.config.points import (
     Listed,
     Word,
+    build_points_columns,
     drop_missing_overrides,
     expand_sweep_points,
     is_points_file_override,
@@ -38,6 +39,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.plan import SweepPoint
 from hpckit.patterns import lazy_pattern
 from hpckit.planning.stages import StageSettings, parse_stages
+from hpckit.planning.sweep.point_file import build_point_rows
 from hpckit.values import replace
 
 _ADDRESSED = lazy_pattern(r"(?P<stage>[A-Za-z_]\w*):(?P<word>[^=]*(=.*)?)\Z", re.ASCII | re.DOTALL)
@@ -52,6 +54,9 @@ def parse_override_words(request: ComposeRequest, session: Session) -> tuple[Wor
     """Return the words of a command line, in order; raises ConfigError."""
     refuse_program_among_overrides(request.overrides)
     found: list[Word] = []
+    if request.points is not None:
+        rows = build_point_rows(request.points)
+        _add_points_columns(found, build_points_columns(rows, "points", session.loader), session)
     before = ""
     for given in add_command_override(request, session):
         match = _ADDRESSED.match(given)
@@ -67,14 +72,17 @@ def parse_override_words(request: ComposeRequest, session: Session) -> tuple[Wor
             raise _add_split_word_hint(error, before, given) from error
         if is_points_file_override(override):
             _check_single_points_file(given, stage, found)
-            columns = read_points_columns(override, request.cwd, session.loader)
-            session.columns.extend(word.column.words for word in columns if word.column)
-            found.extend(columns)
+            _add_points_columns(found, read_points_columns(override, request.cwd, session.loader), session)
         else:
             found.append(Word(stage=stage, override=override))
         before = given
     refuse_doubly_set_keys(found)
     return tuple(found)
+
+
+def _add_points_columns(found: list[Word], columns: Sequence[Word], session: Session) -> None:
+    session.columns.extend(word.column.words for word in columns if word.column)
+    found.extend(columns)
 
 
 def _add_split_word_hint(error: ConfigError, before: str, given: str) -> ConfigError:

@@ -27,9 +27,11 @@ from hpckit.record.logs import LogTail, find_rank_logs, list_attempt_rounds
 from hpckit.record.lookup import find_launch_of_any_owner, list_own_launches
 from hpckit.record.snapshot.identity import read_frozen_identity
 from hpckit.record.snapshot.outside import parse_outside_code_paths, read_outside_code_checksums
-from hpckit.report.results import count_runs_by_key
-from hpckit.report.selection import parse_override_value, parse_overrides
+from hpckit.report.results import Results, build_results, count_runs_by_key
+from hpckit.report.rows import RunRow, build_run_row
+from hpckit.report.selection import Filter, parse_override_value, parse_overrides
 from hpckit.values import replace
+from hpckit.views.accounts import compute_goodput_by_run
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, LaunchView, build_launch_views, print_view_warnings
 
@@ -161,6 +163,20 @@ def _find_experiment_runs(
 def _belongs_to_experiment(launch: Launch, run: RunHead, name: str) -> bool:
     chosen = parse_overrides(run.overrides).get(_GROUP)
     return fnmatchcase(launch.name, name) or (chosen is not None and fnmatchcase(chosen, name))
+
+
+def build_results_of_runs(
+    chosen: Sequence[ChosenRuns], context: Context, *, spans: bool, wanted: Filter | None = None
+) -> Results:
+    """Return the results of the chosen runs that match `wanted`; with `spans` rows name their launch."""
+    now, rows = context.now(), list[RunRow]()
+    for view, runs in chosen:
+        some = [one for one in runs if wanted is None or wanted.matches_run(one.state, one.record.overrides)]
+        kept = compute_goodput_by_run(view.launch, some, now, view.kept)
+        rows += [build_run_row(one, kept.get(one.record.index)) for one in some]
+    swept = [key for view, _ in chosen for key in view.launch.swept]
+    sweep = collect_overrides_by_run(chosen, context)
+    return build_results(rows, now, sweep=sweep, swept=swept, spans=spans)
 
 
 def collect_overrides_by_run(

@@ -98,3 +98,10 @@ def test_quick_verbs_import_nothing_that_they_do_not_use(
         f"print(json.dumps([name for name in {without} if name in sys.modules]))"
     )
     assert imported(code, environ) == []
+
+
+def test_import_of_the_package_is_next_to_nothing() -> None:
+    """Who only writes `import hpckit`, as each training script does, pays for no other module of ours."""
+    bare = "import json, sys; from importlib import import_module; before = set(sys.modules)"
+    code = f"{bare}; import hpckit; print(json.dumps(sorted(set(sys.modules) - before)))"
+    assert imported(code) == ["__future__", "hpckit"]

@@ -74,6 +74,16 @@ def parse_point_file(text: str, ending: str, name: str) -> tuple[Row, ...]:
     return rows
 
 
+def build_point_rows(points: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
+    """Return the points that a program gives, numbered from 1; raises ConfigError."""
+    rows = tuple(
+        _build_point_row(dict(point), number, "points") for number, point in enumerate(points, start=1)
+    )
+    if not rows:
+        raise ConfigError("points is empty", hint="give a mapping of keys to values for each run")
+    return rows
+
+
 def format_line_position(name: str, line: int) -> str:
     """Return a line of a file as text, for the beginning of a message."""
     return f"{name}, line {line}"

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         raise empty_reference_error()
     base = choose_output_dir(arguments, context)
     every = list_all_launches(base)
-    folders = [folder for folder in every if _matches_any_name(folder.name, arguments.names)]
+    folders = [folder for folder in every if matches_any_name(folder.name, arguments.names)]
     found, unseen = _choose_launches(folders, arguments, context)
     if arguments.json:
         context.say_json(launches_to_json(found))
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     return 0
 
 
-def _matches_any_name(launch: str, names: Sequence[str]) -> bool:
+def matches_any_name(launch: str, names: Sequence[str]) -> bool:
     """Whether a launch's id begins with or matches one of these names; True if there are none.
 
     The name of a launch is the beginning of its id.
@@ -109,18 +109,18 @@ def _choose_launches(
 ) -> tuple[list[LaunchLine], int]:
     """Return the launches to show, and how many are left out; unsorted, older ones are not read."""
     wanted, count = build_filter(arguments), arguments.count or len(folders)
-    lines = (line for folder in folders if (line := _build_launch_line(folder, wanted, context)) is not None)
+    lines = (line for folder in folders if (line := build_launch_line(folder, wanted, context)) is not None)
     if arguments.sort:
         found = sort_launches(list(lines), parse_sort_key(arguments.sort))
         return found[:count], max(len(found) - count, 0)
     if wanted.takes_all_runs:
-        read = [_build_launch_line(folder, wanted, context) for folder in folders[:count]]
+        read = [build_launch_line(folder, wanted, context) for folder in folders[:count]]
         return [line for line in read if line is not None], max(len(folders) - count, 0)
     found = list(islice(lines, count))
     return found, sum(1 for _ in lines)
 
 
-def _build_launch_line(folder: Path, wanted: Filter, context: Context) -> LaunchLine | None:
+def build_launch_line(folder: Path, wanted: Filter, context: Context) -> LaunchLine | None:
     """Return a launch's line if a run matches; warn if the launch cannot be read."""
     try:
         launch = load_launch_of_any_owner(folder)

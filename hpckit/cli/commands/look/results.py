@@ -35,13 +35,11 @@ from hpckit.report.machine import results_to_json, spread_to_json
 from hpckit.report.results import (
     ACCOUNT_COLUMNS,
     Results,
-    build_results,
     list_column_names,
     list_goodput_values,
     list_row_values,
     sort_results,
 )
-from hpckit.report.rows import RunRow, build_run_row
 from hpckit.report.selection import SortKey, parse_overrides, parse_sort_key
 from hpckit.report.spread import (
     average_results_over_keys,
@@ -52,11 +50,10 @@ from hpckit.report.spread import (
 )
 from hpckit.report.text import Page, render_results_page, render_spread_page
 from hpckit.values import dataclass, replace
-from hpckit.views.accounts import compute_goodput_by_run
 from hpckit.views.across_launches import (
     ChosenRuns,
     add_printed_metrics,
-    collect_overrides_by_run,
+    build_results_of_runs,
     find_unlogged_metrics,
     select_runs_across_launches,
 )
@@ -246,17 +243,10 @@ def _counts_to_json(chosen: Sequence[ChosenRuns], results: Results) -> dict[str,
 
 
 def _select_results(chosen: Sequence[ChosenRuns], arguments: argparse.Namespace, context: Context) -> Results:
-    wanted, now = build_filter(arguments), context.now()
+    wanted = build_filter(arguments)
     every = [one.record.overrides for _, runs in chosen for one in runs]
     warn_of_unknown_override_keys(wanted, every, context)
-    rows: list[RunRow] = []
-    for view, runs in chosen:
-        some = [one for one in runs if wanted.matches_run(one.state, one.record.overrides)]
-        kept = compute_goodput_by_run(view.launch, some, now, view.kept)
-        rows += [build_run_row(one, kept.get(one.record.index)) for one in some]
-    sweep = collect_overrides_by_run(chosen, context)
-    swept = [key for view, _ in chosen for key in view.launch.swept]
-    return build_results(rows, now, sweep=sweep, swept=swept, spans=_may_span_several_launches(arguments))
+    return build_results_of_runs(chosen, context, spans=_may_span_several_launches(arguments), wanted=wanted)
 
 
 def _may_span_several_launches(arguments: argparse.Namespace) -> bool:

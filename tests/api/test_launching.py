@@ -1,0 +1,239 @@
+"""The Python door, on real runs of plain commands on this machine."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+
+import hpckit
+from hpckit.api.display import format_html_table
+from hpckit.errors import ConfigError, NotFoundError, RunFailedError, UsageError
+from hpckit.model.states import RunState
+
+SECRET = "s3cr3t-value"  # noqa: S105
+PROGRAM = """\
+import json, os, sys
+lr = float(sys.argv[1])
+folder = os.environ["HPCKIT_ATTEMPT_DIR"]
+with open(f"{folder}/metrics.jsonl", "a") as file:
+    for step in range(3):
+        file.write(json.dumps({"step": step, "loss": lr * step}) + chr(10))
+print("lr is", lr)
+if lr > 0.5:
+    raise ValueError(f"too large: {lr}")
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a project with a program whose second run fails."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "train.py").write_text(PROGRAM)
+    return folder
+
+
+def start(project: Path, **more: object) -> hpckit.Launch:
+    """Launch the three points."""
+    words = {"name": "api", "output_dir": str(project / "outputs"), **more}
+    return hpckit.launch(
+        words,
+        command=[sys.executable, "train.py", "${params.lr}"],
+        points=[{"params.lr": 0.1}, {"params.lr": 0.9}, {"params.lr": 0.2}],
+        cluster="local",
+        cwd=project,
+    )
+
+
+@pytest.fixture(scope="module")
+def launch(project: Path) -> hpckit.Launch:
+    """Return a launch of three runs that has ended."""
+    started = start(project)
+    started.wait(120)
+    return started
+
+
+def test_points_become_runs_whose_ends_and_metrics_a_program_reads(launch: hpckit.Launch) -> None:
+    """The order is that of the points; a run that failed says why, where, and with which traceback."""
+    assert [run.state for run in launch.runs] == [RunState.completed, RunState.failed, RunState.completed]
+    assert launch.wait(5) is False
+    results = launch.results()
+    assert [row.metrics for row in results.rows] == [{"loss": 0.2}, {"loss": 1.8}, {"loss": 0.4}]
+    assert [row["params.lr"] for row in results.to_dicts()] == ["0.1", "0.9", "0.2"]
+    assert [point.value for point in launch[0].history("loss")] == [0.0, 0.1, 0.2]
+    assert launch.logs()[launch[2].id] == "lr is 0.2\n"
+    assert launch[2].result().metrics == {"loss": 0.4}
+    with pytest.raises(RunFailedError, match=r"api-.*\.1 failed .*ValueError: too large: 0.9") as raised:
+        launch[1].result()
+    assert raised.value.cause == "exception"
+    assert 'raise ValueError(f"too large: {lr}")' in raised.value.__notes__[0]
+
+
+def test_same_launch_again_has_the_known_runs_and_starts_no_other(
+    launch: hpckit.Launch, project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What completed is found under the earlier launch; what failed runs once more."""
+    caplog.set_level(logging.INFO, "hpckit")
+    again = start(project)
+    assert "2 runs skipped: already completed" in caplog.text
+    assert [run.folder == launch.folder for run in again] == [True, False, True]
+    assert again.wait(60) is False
+    assert [row.metrics for row in again.results().rows] == [{"loss": 0.2}, {"loss": 1.8}, {"loss": 0.4}]
+    assert len(hpckit.ls(output_dir=project / "outputs")) == 2
+
+
+@pytest.mark.usefixtures("launch")
+def test_changed_code_is_refused_with_the_parameter_that_allows_it(project: Path) -> None:
+    """Nothing asks a question, and nothing is written."""
+    (project / "train.py").write_text(f"{PROGRAM}# changed\n")
+    before = len(hpckit.ls(output_dir=project / "outputs"))
+    with pytest.raises(UsageError, match="2 completed runs would run again") as raised:
+        start(project)
+    assert "changed_code=True" in raised.value.hint
+    assert len(hpckit.ls(output_dir=project / "outputs")) == before
+    (project / "train.py").write_text(PROGRAM)
+
+
+def test_any_process_opens_a_launch_or_a_run(launch: hpckit.Launch, project: Path) -> None:
+    """By id, by its beginning, and by folder; the nearest names where there is none."""
+    outputs = project / "outputs"
+    program = (
+        f"import hpckit; found = hpckit.open({launch.id!r} + '.1', output_dir={str(outputs)!r}); "
+        "print(type(found).__name__, found.state, found.overrides[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "LaunchedRun failed params.lr=0.9\n", done.stderr
+    assert hpckit.open(launch.folder).id == launch.id
+    with pytest.raises(NotFoundError, match="no launch or run matching 'apj'"):
+        hpckit.open("apj", output_dir=outputs)
+
+
+def test_notebooks_show_results_with_curves_and_nothing_of_a_run_is_markup(launch: hpckit.Launch) -> None:
+    """Static HTML, without scripts."""
+    page = launch._repr_html_()
+    assert page.count("<svg") == 3
+    assert "<script" not in page
+    assert "<b>" not in format_html_table(["<b>"], [["<b>bold</b>"]])
+
+
+def test_report_is_written_and_other_files_are_left_alone(launch: hpckit.Launch, tmp_path: Path) -> None:
+    """As `hpckit report -o`."""
+    assert launch.report(tmp_path / "r.html").read_text().count(launch.id) > 1
+    (tmp_path / "mine.html").write_text("mine")
+    with pytest.raises(UsageError, match=r"mine\.html"):
+        launch.report(tmp_path / "mine.html")
+
+
+@pytest.mark.usefixtures("launch")
+def test_hydra_of_the_caller_is_as_it_was(project: Path, tmp_path: Path) -> None:
+    """Also its job name, its version, and the folders that it searches."""
+    (tmp_path / "mine.yaml").write_text("lr: 3\njob: ${hydra:job.name}\n")
+    with initialize_config_dir(config_dir=str(tmp_path), job_name="mine", version_base="1.3"):
+        HydraConfig.instance().set_config(compose("mine", return_hydra_config=True))
+        before = GlobalHydra.instance().hydra
+        start(project)
+        assert GlobalHydra.instance().hydra is before
+        again = compose("mine", return_hydra_config=True)
+        assert (again.lr, again.hydra.job.name) == (3, "mine")
+        assert {
+            source.provider for source in GlobalHydra.instance().config_loader().get_sources()
+        }.isdisjoint({"hpckit"})
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_threads_launch_and_wait_side_by_side(project: Path) -> None:
+    """Each gets its own launch."""
+    found: dict[int, hpckit.Launch] = {}
+
+    def one(number: int) -> None:
+        found[number] = hpckit.launch(
+            {"name": f"thread{number}", "output_dir": str(project / "outputs"), "params.n": number},
+            command=[sys.executable, "-c", "print(${params.n})"],
+            cluster="local",
+            cwd=project,
+        )
+        found[number].wait(60)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[number][0].read_log() for number in range(2)] == ["0\n", "1\n"]
+
+
+def test_waiting_ends_in_time_cancelled_runs_resume(project: Path) -> None:
+    """`wait` raises TimeoutError and leaves the run alone; `cancel` and `resume` do as the verbs."""
+    launch = hpckit.launch(
+        {"name": "slow", "output_dir": str(project / "outputs")},
+        command=[
+            sys.executable,
+            "-c",
+            f"import os, time; time.sleep(0 if os.path.exists({str(project / 'go')!r}) else 60)",
+        ],
+        cluster="local",
+        cwd=project,
+    )
+    with pytest.raises(TimeoutError, match="its runs continue"):
+        launch.wait(0.5)
+    assert str(launch[0].state) in ("pending", "running")
+    launch.cancel()
+    assert launch.wait(60) is False
+    assert launch[0].state is RunState.cancelled
+    (project / "go").touch()
+    assert launch.resume(cancelled=True).wait(60)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("nonsense",), "nonsense"),
+        ((3,), "hpckit.launch got 3"),
+        (({"params.x": object()},), "which no configuration can hold"),
+    ],
+)
+def test_bad_words_are_one_clear_error(words: tuple[object, ...], told: str, tmp_path: Path) -> None:
+    """And nothing is written."""
+    with pytest.raises(UsageError, match=told):
+        hpckit.launch(*words, command=["true"], cluster="local", cwd=tmp_path)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_points_are_an_error(tmp_path: Path) -> None:
+    """Not a launch of one run."""
+    with pytest.raises(ConfigError, match="points is empty"):
+        hpckit.launch(points=[], command=["true"], cluster="local", cwd=tmp_path)
+
+
+def test_errors_show_their_hint_and_no_secret(tmp_path: Path) -> None:
+    """In a traceback, which is all that a program's user sees; causes inside Hydra are not shown."""
+    with pytest.raises(UsageError) as raised:
+        hpckit.launch({"env.API_TOKEN": SECRET}, "nonsense", command=["true"], cwd=tmp_path)
+    shown = "".join(traceback.format_exception(raised.value))
+    assert raised.value.hint in shown
+    assert SECRET not in shown
+    assert "direct cause" not in shown
+
+
+def test_runs_that_another_process_resumes_are_waited_for_again(project: Path) -> None:
+    """A handle that has seen their end does not take it for final."""
+    flag = project / "mended"
+    command = [sys.executable, "-c", f"import os, sys; sys.exit(not os.path.exists({str(flag)!r}))"]
+    launch = hpckit.launch(
+        {"name": "mended", "output_dir": str(project / "outputs"), "recovery": "never"},
+        command=command,
+        cluster="local",
+        cwd=project,
+    )
+    assert not launch.wait(60)
+    flag.touch()
+    hpckit.open(launch.folder).resume()
+    assert launch.wait(60)
