@@ -10,17 +10,26 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # as in typing, whose import would be most of the time that this one takes
 if TYPE_CHECKING:
+    from submitit.helpers import Checkpointable as Checkpointable  # noqa: TID251  # for users' classes
+
     from hpckit.api.finding import list_launches as ls
     from hpckit.api.finding import open_launch as open  # noqa: A004  # always called hpckit.open
     from hpckit.api.handles import Launch as Launch
     from hpckit.api.handles import LaunchedRun as LaunchedRun
     from hpckit.api.launching import launch as launch
+    from hpckit.executor.encoding import DelayedSubmission as DelayedSubmission
+    from hpckit.executor.executor import Executor as Executor
+    from hpckit.executor.job import Job as Job
     from hpckit.model.parallel.plan import Plan as Plan
     from hpckit.runtime.parallel.initialise import reset_parameters as reset_parameters
     from hpckit.runtime.rank.attach import attach as attach
     from hpckit.runtime.rank.run import Run as Run
 
 __all__ = [
+    "Checkpointable",
+    "DelayedSubmission",
+    "Executor",
+    "Job",
     "Launch",
     "LaunchedRun",
     "Plan",
@@ -35,6 +44,10 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Checkpointable": "submitit.helpers:Checkpointable",
+    "DelayedSubmission": "hpckit.executor.encoding:DelayedSubmission",
+    "Executor": "hpckit.executor.executor:Executor",
+    "Job": "hpckit.executor.job:Job",
     "Launch": "hpckit.api.handles:Launch",
     "LaunchedRun": "hpckit.api.handles:LaunchedRun",
     "Plan": "hpckit.model.parallel.plan:Plan",
@@ -52,4 +65,6 @@ def __getattr__(name: str) -> object:
     home, _, own = _HOMES.get(name, "").partition(":")
     if home:
         return getattr(import_module(home), own)
+    if name == "integrations":
+        return import_module("hpckit.integrations")
     raise AttributeError(f"module 'hpckit' has no attribute {name!r}")

@@ -164,12 +164,14 @@ def _describe_item_type(kind: Any) -> str:
     return _MANY[kind]
 
 
-@cache
 def register_schema_with_hydra() -> None:
-    """Register the schema with Hydra under `SCHEMA_NAME`, once per process."""
-    # Not by `store`: it makes and copies the whole schema once more.
-    node = ConfigNode(SCHEMA_NAME, _build_schema(), group=None, package=None, provider="hpckit")
-    ConfigStore.instance().repo[f"{SCHEMA_NAME}.yaml"] = node
+    """Register the schema with Hydra under `SCHEMA_NAME`, unless its present store has it."""
+    repo = ConfigStore.instance().repo
+    if f"{SCHEMA_NAME}.yaml" not in repo:
+        # Not by `store`: it makes and copies the whole schema once more.
+        repo[f"{SCHEMA_NAME}.yaml"] = ConfigNode(
+            SCHEMA_NAME, _build_schema(), group=None, package=None, provider="hpckit"
+        )
 
 
 def list_typed_sections() -> dict[str, type[Any]]:
@@ -179,6 +181,7 @@ def list_typed_sections() -> dict[str, type[Any]]:
     return {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
 
 
+@cache
 def _build_schema() -> DictConfig:
     typed = OmegaConf.structured(LaunchConfig, flags=_NO_COPIES)
     _unlock_and_add_units(typed)

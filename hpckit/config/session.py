@@ -21,11 +21,12 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import IConfigRepository
 from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.config_search_path import SearchPathQuery
-from hydra.core.default_element import ResultDefault
+from hydra.core.default_element import GroupDefault, ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobRuntime
+from hydra.errors import MissingConfigException
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult
 from hydra.types import RunMode
 from hydra.version import VersionBase
@@ -40,7 +41,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING
 from hpckit.model.plain import iterate_leaf_values
 from hpckit.planning.secrecy import mask_message, mask_override
-from hpckit.values import dataclass, field
+from hpckit.values import dataclass, field, replace
 
 # hydra-core 1.3 warns if this is missing, 1.4 if it is given.
 VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
@@ -61,6 +62,7 @@ class _ComposingLoader(ConfigLoaderImpl):
     """
 
     declared_missing: frozenset[str] = frozenset()
+    with_hydras_own = False
 
     def _compose_config_from_defaults_list(
         self, defaults: list[ResultDefault], repo: IConfigRepository
@@ -84,21 +86,31 @@ class _ComposingLoader(ConfigLoaderImpl):
 
     def _parse_overrides_and_create_caching_repo(self, *words: Any, **named: Any) -> Any:
         parsed, files = super()._parse_overrides_and_create_caching_repo(*words, **named)
+        if not self.with_hydras_own:
+            _leave_out_choices_of_hydras_own(files)
         return [keep_override_values_as_written(override) for override in parsed], files
 
     def _load_configuration_impl(self, *words: Any, **named: Any) -> DictConfig:
         """Compose without Hydra's own section, whose 20 files are half of the time.
 
-        No run reads it. With it again if a word or a file sets some of it, or stands in its place,
-        so that Hydra checks it, and if anything is wrong, so that Hydra says what.
+        No run reads it. With it again if a file sets some of it, so that Hydra checks it, and if
+        anything is wrong, so that Hydra says what; but a plugin that it chooses may be missing.
         """
         try:
             config = self._compose_without_hydra_section(**named)
         except Exception:  # noqa: BLE001
             config = None
-        if config is None or "hydra" in config:
+        if config is not None and "hydra" not in config:
+            return config
+        self.with_hydras_own = True
+        try:
             return super()._load_configuration_impl(*words, **named)
-        return config
+        except MissingConfigException as error:
+            if config is None or not str(error.missing_cfg_file).startswith("hydra/"):
+                raise
+            return config
+        finally:
+            self.with_hydras_own = False
 
     def _compose_without_hydra_section(
         self, config_name: str, overrides: list[str], run_mode: RunMode, **named: Any
@@ -113,6 +125,29 @@ class _ComposingLoader(ConfigLoaderImpl):
         OmegaConf.set_struct(config, value=True)
         self._apply_overrides_to_config(chosen.config_overrides, config)
         return config
+
+
+def _leave_out_choices_of_hydras_own(files: Any) -> None:
+    """Let files have no `override hydra/launcher: …`: its plugin may be missing, and nothing reads it."""
+    load = files.load_config
+
+    def load_config(config_path: str) -> ConfigResult | None:
+        loaded: ConfigResult | None = load(config_path)
+        if loaded is None or not loaded.defaults_list:
+            return loaded
+        kept = [
+            one
+            for one in loaded.defaults_list
+            if not (isinstance(one, GroupDefault) and one.override and _chooses_for_hydra(config_path, one))
+        ]
+        return loaded if len(kept) == len(loaded.defaults_list) else replace(loaded, defaults_list=kept)
+
+    files.load_config = load_config
+
+
+def _chooses_for_hydra(path: str, choice: GroupDefault) -> bool:
+    group = str(choice.group)
+    return group.lstrip("/").startswith("hydra/") or (path.startswith("hydra/") and group[:1] != "/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

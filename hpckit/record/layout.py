@@ -186,6 +186,13 @@ class RunPaths:
     successor_lock = _Below("successor.lock")
     """The folder of claims for the lock on queueing the run's next job."""
 
+    call = _Below("call")
+    """What a call of an executor returned on each rank, and what is to be called next."""
+
+    def call_result(self, rank: int) -> Path:
+        """Return the file for what a call returned on a rank; one that is there stays as it is."""
+        return self.call / f"rank-{rank:05d}.json"
+
     other_code = _Below("other_code")
     """What had changed of the code that is not frozen when an attempt began; absent if none."""
 

@@ -11,6 +11,7 @@ import pytest
 
 from hpckit.config.compose import compose_sweep_points
 from hpckit.config.request import ComposeRequest, list_template_folders, shipped_conf_folder
+from hpckit.config.session import open_hydra_session
 from hpckit.config.slips import warn_about_suspicious_input
 from hpckit.errors import ConfigError
 
@@ -102,6 +103,24 @@ def test_users_hydra_section_is_checked_by_hydra(request_for: Requester, write_c
     write_conf({"config": f"defaults: {files}\nhydra: {{run: {{dir: x}}}}\nlr: 3\n"})
     (point,) = compose_sweep_points(request_for())
     assert (point.config["lr"], "hydra" in point.config) == (3, False)
+
+
+def test_plugins_that_an_application_chooses_need_not_be_installed(
+    request_for: Requester, write_conf: Writer
+) -> None:
+    """A launcher or logging of its `hydra:` section is for its own start; no run of ours reads it."""
+    own = "[_self_, {hydra: mine}, {override hydra/launcher: of_another_site}]"
+    write_conf(
+        {
+            "config": "defaults: [hpckit, app, _self_]\n",
+            "app": f"defaults: {own}\nlr: 3\nhydra: {{launcher: {{timeout_min: 5}}, job: {{name: x}}}}\n",
+            "hydra/mine": "defaults: [{override job_logging: colourful}]\nrun: {dir: x}\n",
+        }
+    )
+    (point,) = compose_sweep_points(request_for("command=true"))
+    assert (point.config["lr"], "hydra" in point.config) == (3, False)
+    with open_hydra_session(request_for()) as session:
+        assert session.list_composed_files()[-2:] == ("app", "config")
 
 
 def test_user_folder_is_the_one_named_first(tmp_path: Path, request_for: Requester) -> None:

@@ -73,6 +73,7 @@ def test_page_shows_every_path_of_the_layout() -> None:
         *(attempt.round(0).rank_exception_file(0), attempt.round(0).rank_stacks_file(0)),
         *(launch.run(0).chaos_marks, launch.run(0).chaos_log),
         launch.run(0).successor_lock,
+        *(launch.run(0).call, launch.run(0).call_result(0)),
         launch.notices,
         *(notice.notice_file, notice.sending_claim_file, notice.delivered_file, notice.sent_marker_file),
         *(launch.search, launch.space, launch.journal, launch.sampler, launch.run(0).trial),

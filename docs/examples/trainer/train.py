@@ -1,10 +1,9 @@
-"""Train a tiny language model: a script for Hugging Face's Trainer that continues by itself."""
-
-from pathlib import Path
+"""Train a tiny language model with Hugging Face's Trainer, with hpckit's line."""
 
 import torch
-from reports import Reports
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+from hpckit.integrations.transformers import Callback
 
 
 class Tokens(torch.utils.data.Dataset):
@@ -17,12 +16,11 @@ class Tokens(torch.utils.data.Dataset):
 
 
 config = GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=1, n_head=2)
-arguments = TrainingArguments(
-    output_dir="trained", max_steps=100, save_steps=20, logging_steps=5, report_to="none"
-)
+arguments = TrainingArguments(output_dir="trained", max_steps=100, logging_steps=5, report_to="none")
 trainer = Trainer(
-    model=GPT2LMHeadModel(config), args=arguments, train_dataset=Tokens(), callbacks=[Reports()]
+    model=GPT2LMHeadModel(config),
+    args=arguments,
+    train_dataset=Tokens(),
+    callbacks=[Callback()],  # the line
 )
-whole = Path("trained").glob("checkpoint-*/trainer_state.json")  # the file written last
-last = max(whole, key=lambda file: file.stat().st_mtime, default=None)
-trainer.train(resume_from_checkpoint=last and str(last.parent))
+trainer.train()

@@ -44,6 +44,20 @@ class Script(NamedTuple):
     anywhere: tuple[str, ...] = ()
 
 
+_CALLBACK = "callbacks=[hpckit.integrations.{}.Callback()]"
+_TRAINERS = {
+    "lightning": (b"Trainer", _CALLBACK.format("lightning")),
+    "pytorch_lightning": (b"Trainer", _CALLBACK.format("lightning")),
+    "trl": (b"Trainer", _CALLBACK.format("transformers")),
+    "transformers": (b"Trainer(", _CALLBACK.format("transformers")),
+    "accelerate": (b"Accelerator(", "from hpckit.integrations.accelerate import Accelerator"),
+}
+"""Of each library: what a script that trains with it has, and the line for hpckit."""
+_LINE_MISSING = (
+    "reports no steps, and nothing is saved before a stop; one line gives steps, metrics, saves at notices, "
+    "the way on after a stop, and a watch for hangs:"
+)
+
 Reader = Callable[[Path], Script | None]
 
 
@@ -117,6 +131,26 @@ def find_unimportable_modules(
             if (here is None or why) and find_module(top, [], installed=True) is None:
                 missing[top] = why
     return missing
+
+
+def find_trainer_without_line(
+    words: Sequence[str], find: Callable[[str], Path | None], read: Reader = read_script
+) -> str | None:
+    """Return what one line more would give a command that trains with a known trainer; None for others.
+
+    A script that imports hpckit, or a module of its project that does, has had its choice.
+    """
+    for command in list_inner_commands(words):
+        name = find_started_script(command)
+        file = None if name is None or not name.endswith(".py") else find(name)
+        if file is None:
+            continue
+        scripts = list(_read_script_and_imports(file, [file.parent], read, always=False))
+        tops = {name.partition(".")[0] for script in scripts for name in script.anywhere}
+        for library, (used, line) in _TRAINERS.items() if "hpckit" not in tops else ():
+            if library in tops and any(used in script.content for script in scripts):
+                return f"{name} {_LINE_MISSING} {line}"
+    return None
 
 
 def _ignores_other_ranks(file: Path, read: Reader) -> bool:

@@ -113,6 +113,13 @@ class Checkpointer:
         """
         self._capturer.tied = tied
 
+    def let_write(self, write_more: Callable[[Path], None]) -> None:
+        """Have each save call this with its folder, on all ranks, before it is committed.
+
+        It may write files and call collectives; no save is in the background then.
+        """
+        self._saver.write_more = write_more
+
     def restore(
         self, objects: Mapping[str, Any], on_attempt: OnAttempt = lambda _name, _others: None
     ) -> LoadedCheckpoint | None:
@@ -158,7 +165,7 @@ class Checkpointer:
         position = Position(step=step, samples=samples, batches=done)
         taken = self._capturer.capture_own_share(objects, position)
         self._compare_model_copies(objects)
-        if wait:
+        if wait or self._saver.write_more is not None:
             outcome = self._saver.save(taken, patience)
             return self._add_stall_and_warning(outcome, timedelta(seconds=time.monotonic() - begun))
         self._flight = self._save_in_background(self._stager.copy_to_cpu(taken))

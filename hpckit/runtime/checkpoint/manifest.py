@@ -107,7 +107,7 @@ def _check_field_types(manifest: Manifest) -> None:
     for name in (*manifest.files, *manifest.objects, *manifest.models):
         name.encode()
     for name in manifest.files:
-        if "\0" in name or "/" in name or name in {"", ".", ".."}:
+        if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
             raise ValueError(f"{name!r} is not a valid file name")
 
 
@@ -172,6 +172,17 @@ def checksum_file(path: Path) -> FileSum:
         while count := file.readinto(buffer):
             crc, size = zlib.crc32(view[:count], crc), size + count
     return FileSum(size=size, crc32=crc)
+
+
+def sync_and_checksum_file(path: Path) -> FileSum:
+    """Bring a file that others wrote to disk, its name included; return its sum; raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    sync_folder(path.parent)
+    return checksum_file(path)
 
 
 def explain_wrong_size(folder: Path, manifest: Manifest) -> str:

@@ -59,6 +59,8 @@ class Saver:
     may_commit: Callable[[], bool]
     layout: Layout
     found: frozenset[Path] = frozenset()
+    write_more: Callable[[Path], None] | None = None
+    """Called on all ranks: writes files of its own into the folder, such as a trainer's."""
     _serial: int = field(default=0)
 
     def save(self, capture: StateCapture, patience: timedelta | None = None) -> SaveOutcome:
@@ -105,6 +107,11 @@ class Saver:
         if problem is not None:
             return problem
         files = {name: one for part in parts if part.value for name, one in part.value.items()}
+        if self.write_more is not None:
+            more = self._write_more_files(folder, self.write_more, frozenset(files))
+            if isinstance(more, Problem):
+                return more
+            files |= more
         committed = self.group.call_on_first_rank(lambda: self._commit_checkpoint(folder, capture, files))
         if committed.problem is not None:
             return committed.problem
@@ -126,6 +133,24 @@ class Saver:
             wrote = f"rank {rank} wrote {sorted(sums)}"
             raise CheckpointError(f"{wrote}; torch names {sorted(expected)}")
         return sums
+
+    def _write_more_files(
+        self, folder: Path, write: Callable[[Path], None], known: frozenset[str]
+    ) -> dict[str, FileSum] | Problem:
+        """Let others write into the folder; each rank then syncs and reads its share of their files."""
+        problem = find_main_problem(self.group.call_on_every_rank(lambda: write(folder)))
+        if problem is not None:
+            return problem
+        found = self.group.call_on_first_rank(lambda: _list_files_below(folder))
+        if found.problem is not None:
+            return found.problem
+        names = [name for name in found.value or () if name not in known]
+        mine = names[self.group.rank :: self.group.size]
+        parts = self.group.call_on_every_rank(
+            lambda: {name: manifest.sync_and_checksum_file(folder / name) for name in mine}
+        )
+        problem = find_main_problem(parts)
+        return problem or {name: one for part in parts if part.value for name, one in part.value.items()}
 
     def _commit_checkpoint(self, folder: Path, capture: StateCapture, files: dict[str, FileSum]) -> None:
         kept = [entry.manifest.serial for entry in self.checkpoint_folder.list_entries() if entry.manifest]
@@ -158,6 +183,10 @@ class Saver:
         history = journal.read_journal(self.checkpoint_folder.journal_path)
         for entry in journal.find_superfluous_checkpoints(entries, history, keep):
             self.checkpoint_folder.remove_checkpoint(entry.folder)
+
+
+def _list_files_below(folder: Path) -> list[str]:
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
 
 
 def _remove_failed_save(folder: Path) -> None:

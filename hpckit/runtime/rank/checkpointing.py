@@ -152,17 +152,31 @@ class StepCheckpoints:
     at_save: Iterator[None] = iter(())
     _saved_step: int | None = field(default=None, init=False)
     _prove_at: int | None = field(default=None, init=False)
+    folder: Path | None = field(default=None, init=False)
+    """Of the checkpoint that was restored."""
+    _began: Position | None = field(default=None, init=False)
 
     def restore(self, start: Position) -> Position:
-        """Load the newest good checkpoint; return where to begin, `start` if there is none."""
+        """Load the newest good checkpoint; return where to begin, `start` if there is none.
+
+        A second call only returns that again.
+        """
+        if self._began is None:
+            self._began = self._load_newest(start)
+        self.save_interval.restart_at_step(self._began.step)
+        return self._began
+
+    def begin_at(self, position: Position) -> None:
+        """Begin there instead: the state of others was restored, with more about its position."""
+        self._began = position
+
+    def _load_newest(self, start: Position) -> Position:
         restored = self.checkpointer.restore(
             self.objects, lambda name, others: self.tell(messages.Restoring(checkpoint=name, others=others))
         )
         if restored is None and self.weights is not None:
             self._load_and_log_initial_weights(self.weights)
-        position = start if restored is None else self._log_restored_checkpoint(restored)
-        self.save_interval.restart_at_step(position.step)
-        return position
+        return start if restored is None else self._log_restored_checkpoint(restored)
 
     def _load_and_log_initial_weights(self, first: FirstWeights) -> None:
         models = [model for model in self.objects.values() if isinstance(model, nn.Module)]
@@ -182,6 +196,7 @@ class StepCheckpoints:
             restored.epoch,
             restored.layout.world_size,
         )
+        self.folder = restored.folder
         self._saved_step, self._prove_at = restored.step, restored.step + _PROVING_STEPS
         return Position(step=restored.step, samples=restored.samples, batches=restored.batches)
 

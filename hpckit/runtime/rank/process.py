@@ -225,12 +225,13 @@ def main() -> int:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  # the user's code; CheckpointException is one
-        return leaving.force_exit_soon(_report_end(rank, error))
+        return leaving.force_exit_soon(report_end(rank, error))
     # In a child that the user's code forked, torch would wait for threads that do not exist there.
     return 0 if rank.is_rank_itself else leaving.force_exit_soon(0)
 
 
-def _report_end(rank: RankProcess, error: BaseException) -> int:
+def report_end(rank: RankProcess, error: BaseException) -> int:
+    """Record and print what ended a rank; return its exit code."""
     match error:
         case HpckitError():
             rank.record_exception(error)

@@ -68,6 +68,7 @@ class Run(LiveRun):
     samples: int = 0
     _keeps_state: bool = True
     _stage: RunStage | None = None
+    _checkpoints: StepCheckpoints | None = None
     _loop: StepLoop | None = None
     _stepping: bool = False
     _injector: FaultInjector = field(default_factory=lambda: FaultInjector(marks=Path(), due={}))
@@ -253,7 +254,7 @@ class Run(LiveRun):
                 patience_s=self.notice_grace.total_seconds() / 3,
             ),
             times=self._times,
-            checkpoints=self._open_checkpoints() if self.registered else None,
+            checkpoints=self._checkpoints or (self._open_checkpoints() if self.registered else None),
             logger=self.logger,
             grace=self.notice_grace,
             start=Position(step=first, batches=first * self.batch_fraction),

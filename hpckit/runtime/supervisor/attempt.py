@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 
 from hpckit.errors import RunError
 from hpckit.model import events
+from hpckit.model.command import split_command
 from hpckit.model.ids import build_run_id
 from hpckit.model.launch import ClusterKind, WorkingFolder
 from hpckit.planning.nodes import KEPT, extract_node_incidents
@@ -33,6 +36,7 @@ from hpckit.record.snapshot.outside import (
     read_outside_code_checksums,
     select_outside_code_of_run,
 )
+from hpckit.record.snapshot.script_imports import find_trainer_without_line
 from hpckit.record.store import append_event, make_private_folder, write_json, write_text_atomically
 from hpckit.record.working import (
     fill_working_folder,
@@ -188,6 +192,18 @@ def _record_attempt_start(attempt: Attempt, job_index: int, environ: Mapping[str
         ),
     )
     record_changed_unfrozen_code(attempt, environ)
+    settings = load_run_settings(attempt.launch, attempt.index)[0]
+    if settings.command is not None and attempt.number == 1:
+        # A second of reading at most, beside the start of the ranks.
+        words = split_command(settings.command)
+        threading.Thread(target=_suggest_line_for_trainer, args=(attempt, words), daemon=True).start()
+
+
+def _suggest_line_for_trainer(attempt: Attempt, words: Sequence[str]) -> None:
+    folder = Path(attempt.launch.code.working_dir)
+    missing = find_trainer_without_line(words, lambda name: folder / name)
+    if missing is not None:
+        attempt.record_warning(missing)
 
 
 def record_changed_unfrozen_code(attempt: Attempt, environ: Mapping[str, str]) -> None:

@@ -1,0 +1,132 @@
+"""What `hydra.launcher` says, in hpckit's words; and the application's overrides as columns of results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from shutil import which
+from typing import Any
+
+from hydra.core.utils import filter_overrides
+from omegaconf import DictConfig, OmegaConf
+
+from hpckit.model.launch import LaunchConfig
+from hpckit.values import dataclass, field_names
+
+JOB = "hydra_job"
+"""The key with a job's number, `hydra.job.num`."""
+
+_RESOURCES = (
+    *("timeout_min", "nodes", "tasks_per_node", "gpus_per_node", "cpus_per_task", "mem_gb", "partition"),
+    *("qos", "account", "constraint", "exclude", "gres", "comment", "array_parallelism"),
+    *("spare_nodes", "min_nodes"),
+)
+_OPTIONS = ("cpus_per_gpu", "gpus_per_task", "mem_per_gpu", "mem_per_cpu")
+"""What `resources` has no key for: options of sbatch."""
+
+_OTHERS = {
+    "setup": "cluster.setup",
+    "srun_args": "cluster.srun_args",
+    "python": "cluster.python",
+    "name": "name",
+    "signal_delay_s": "runtime.save_before_timeout_s",
+    "max_num_timeout": "recovery.restarts.time_limit",
+    "runs_per_job": "sweep.runs_per_job",
+}
+_DEFAULTS = (("spare_nodes", 0), ("runs_per_job", 1), ("array_parallelism", 256), ("nodes", 1))
+"""Values that are hpckit's own defaults, too."""
+
+_OF_SLURM = ("timeout_min", "signal_delay_s", "max_num_timeout")
+"""Keys with a value by default that nothing reads on this machine."""
+
+_IGNORED = {"submitit_folder": "/.submitit/%j", "stderr_to_stdout": "False", "use_srun": "True"}
+"""Keys without a meaning here, and how their usual values end."""
+
+_GROUPS = ("cluster", "recovery", "checkpoint")
+_PLAIN = (bool, int, float, str, type(None))
+_OURS = frozenset({*field_names(LaunchConfig), "experiment"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """What a launch is asked for, as `words` for `hpckit.launch`; `wait` None leaves it to the sweeper.
+
+    `options` are the chosen ones of hpckit's groups: `cluster/local`.
+    """
+
+    options: Sequence[str]
+    words: Sequence[str | Mapping[str, Any]]
+    wait: bool | None
+    auto_resume: bool
+    check: bool
+    ignored: Sequence[str]
+
+
+def read_parameters(given: Mapping[str, Any], environ: Mapping[str, str]) -> Parameters:
+    """Return what the keys of `hydra.launcher` ask for; null leaves a value to hpckit's own default."""
+    cluster = given.get("cluster")
+    here = cluster == "local" or (cluster == "auto" and which("sbatch", path=environ.get("PATH")) is None)
+    values: dict[str, Any] = {
+        key: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        for key, value in given.items()
+    }
+    named = {
+        key: value
+        for key, value in values.items()
+        if value is not None and (key, value) not in _DEFAULTS and not (here and key in _OF_SLURM)
+    }
+    options = {key: named[key] for key in _OPTIONS if key in named}
+    options |= {str(key): value for key, value in named.get("additional_parameters", {}).items()}
+    groups, sections = list[str](), dict[str, Any]()
+    for group in _GROUPS:
+        chosen = named.get(group)
+        if isinstance(chosen, dict):
+            sections |= {f"{group}.{key}": value for key, value in chosen.items()}
+        elif chosen is not None:
+            groups.append(f"{group}/{chosen}")
+    words = {f"resources.{key}": named[key] for key in _RESOURCES if key in named}
+    words |= {place: named[key] for key, place in _OTHERS.items() if key in named}
+    words |= {"resources.additional_parameters": options} if options else {}
+    return Parameters(
+        options=groups,
+        words=(*(option.replace("/", "=", 1) for option in groups), sections | words),
+        wait=values.get("wait"),
+        auto_resume=bool(values.get("auto_resume")),
+        check=values.get("check") is not False,
+        ignored=[
+            f"{key}={values[key]}"
+            for key, usual in _IGNORED.items()
+            if key in values and not str(values[key]).endswith(usual)
+        ],
+    )
+
+
+def name_columns(
+    jobs: Mapping[int, Sequence[str]], configs: Mapping[int, DictConfig]
+) -> dict[int, dict[str, Any]]:
+    """Return the overrides of each job as keys and values of its run, which results show as columns.
+
+    A key that hpckit reads itself stands in `params`. A choice from a group whose keys are set, too,
+    is its `choice`.
+    """
+    named = {number: _name_overrides(jobs[number], configs[number]) for number in jobs}
+    keys = {key for own in named.values() for key in own}
+    upper = {key for key in keys if any(other.startswith(f"{key}.") for other in keys)}
+    return {
+        number: {f"++{key}.choice" if key in upper else f"++{key}": value for key, value in own.items()}
+        for number, own in named.items()
+    }
+
+
+def _name_overrides(overrides: Sequence[str], config: DictConfig) -> dict[str, Any]:
+    found = {}
+    for word in filter_overrides(overrides):
+        key, equals, text = word.lstrip("+").partition("=")
+        if word.startswith("~") or key.startswith("hydra/") or not equals:
+            continue
+        value = OmegaConf.select(config, key, throw_on_resolution_failure=False) if "/" not in key else text
+        name = re.sub(r"[^\w.-]", "_", key.replace("/", "."))
+        name = f"params.{name}" if name.partition(".")[0] in _OURS else name
+        value = value if isinstance(value, _PLAIN) and value is not None else text
+        found[name] = value.replace("${", "{") if isinstance(value, str) else value
+    return found

@@ -1,0 +1,113 @@
+"""Accelerate in a run: `Accelerator` with the run's steps, checkpoints and metrics.
+
+The loop stays the user's own. Outside a run it is Accelerate's own Accelerator, whose `steps()` only loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpckit.errors import UsageError
+from hpckit.integrations.trainer_run import (
+    TrainerRun,
+    check_installed,
+    is_in_run,
+    open_trainer_run,
+    set_for_now,
+)
+from hpckit.runtime import generators
+from hpckit.runtime.rank.attach import attach
+from hpckit.runtime.rank.run import Run
+
+check_installed("accelerate", "accelerate")
+import accelerate  # noqa: E402  # after the better error
+
+
+class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # Accelerate has no types
+    """Accelerate's Accelerator, made from hpckit's run; it takes the same arguments.
+
+    `run` is hpckit's Run, by default `hpckit.attach()`, and None outside of a run. Raises UsageError if
+    Accelerate has another number of processes than the run has ranks.
+    """
+
+    def __init__(self, *args: Any, run: Run | None = None, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.run = (run or attach()) if is_in_run() else None
+        self.epoch = 0
+        self._training: TrainerRun | None = None
+        self._batches = 0
+        if self.run is not None and self.num_processes != self.run.world_size:
+            raise UsageError(
+                f"Accelerate has {self.num_processes} processes, and the run {self.run.world_size} ranks",
+                hint="begin the command with python, not with accelerate launch",
+            )
+
+    def steps(self, loader: Any, *, epochs: int) -> Iterator[Any]:
+        """Yield the batches of a prepared loader, `epochs` times over, as two nested loops would.
+
+        In a run, load the newest good checkpoint first (`load_state`), and continue with the batch that
+        follows it. Between two optimizer steps state is saved (`save_state`, into the run's folder) at the
+        interval of `checkpoint`, and at a notice, after which all ranks leave there: SystemExit is raised out
+        of the loop. Call it after `prepare()` and `register_for_checkpointing()`. `self.epoch` is the number
+        of the epoch, `loader` has a length.
+
+        A step is an optimizer step: with `accumulate()` it has several batches. Raises UsageError for a
+        second loop in a run, and CheckpointError.
+
+        Example: `for batch in accelerator.steps(loader, epochs=3):`.
+        """
+        size = len(loader)
+        if self.run is not None:
+            self._begin_steps(self.run, math.ceil(size / self.gradient_accumulation_steps) * epochs)
+        for epoch in range(self._batches // size, epochs):
+            self.epoch = epoch
+            yield from self._list_batches_of_epoch(loader, self._batches % size)
+        if self._training is not None and self.run is not None:
+            self._training.end((self.run.step or 0) + 1)
+
+    def _begin_steps(self, run: Run, total: int) -> None:
+        self._training = training = open_trainer_run("accelerate", self._write, run)
+        if training.folder is not None:
+            self.load_state(str(training.folder))
+            self._batches = training.note["batches"]
+        training.begin(total, training.start)
+
+    def _list_batches_of_epoch(self, loader: Any, done: int) -> Iterator[Any]:
+        training, shuffles = self._training, getattr(loader, "synchronized_generator", None)
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(self.epoch)
+        if training is None:
+            yield from loader
+            return
+        if training.resumes and "epoch" in training.note:
+            generators.load_state_dict(training.note["epoch"])
+            if shuffles is not None:
+                shuffles.set_state(training.note["shuffles"])
+        else:
+            training.note["epoch"] = generators.state_dict()
+            training.note["shuffles"] = None if shuffles is None else shuffles.get_state()
+        batches = iter(accelerate.skip_first_batches(loader, done) if done else loader)
+        training.start_waiting()
+        for batch in batches:
+            training.stop_waiting()
+            if self.sync_gradients:
+                training.note["batches"] = self._batches
+                training.cross_boundary()
+            self._batches += 1
+            yield batch
+            training.start_waiting()
+        training.stop_waiting()
+
+    def _write(self, folder: Path) -> None:
+        kept = self.project_configuration
+        with set_for_now(kept, automatic_checkpoint_naming=False, iteration=kept.iteration):
+            self.save_state(str(folder))
+
+    def log(self, values: Mapping[str, Any], step: int | None = None, **more: Any) -> None:
+        """Log to Accelerate's trackers, if it has any, and to the run; all ranks may call it."""
+        super().log(dict(values), step=step, **more)
+        if self._training is not None:
+            self._training.log(step, values)

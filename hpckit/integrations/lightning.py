@@ -1,0 +1,245 @@
+"""Lightning in a run: `Trainer(callbacks=[Callback()])`, and the environment of its ranks.
+
+Also for `pytorch_lightning`, if the script has imported that and not `lightning`. Lightning's handling of
+signals, its requeueing included, is off while the callback is in a run. It must change nothing outside one.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpckit.errors import UsageError
+from hpckit.integrations.trainer_run import (
+    TrainerRun,
+    check_installed,
+    find_callback,
+    is_in_run,
+    open_trainer_run,
+    wrap_training,
+)
+from hpckit.runtime import generators
+from hpckit.runtime.environ import copy_environment
+from hpckit.runtime.rank.run import Run
+
+_OLD_NAME = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
+check_installed("pytorch_lightning" if _OLD_NAME else "lightning", "lightning")
+if _OLD_NAME and not TYPE_CHECKING:
+    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+    from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+    from lightning_fabric.utilities.data import _set_sampler_epoch
+    from pytorch_lightning import Callback as _Callback
+    from pytorch_lightning import LightningModule, Trainer
+else:
+    from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+    from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+    from lightning.fabric.utilities.data import _set_sampler_epoch
+    from lightning.pytorch import Callback as _Callback
+    from lightning.pytorch import LightningModule, Trainer
+
+_FILE = "lightning.ckpt"
+_ENDLESS = 2**31
+"""Steps of a training that knows no end."""
+
+
+class Environment(TorchElasticEnvironment):
+    """Lightning's ranks are those of the run: `Trainer(plugins=[Environment()])`.
+
+    Lightning finds them without it, too, unless it is told of another environment such as SLURMEnvironment.
+    Outside a run, and not under torchrun, it is Lightning's usual environment of a single machine.
+    """
+
+    def __new__(cls) -> Any:
+        """Return Lightning's usual environment if nothing has started ranks."""
+        return super().__new__(cls) if "WORLD_SIZE" in copy_environment() else LightningEnvironment()
+
+    def validate_settings(self, num_devices: int, num_nodes: int) -> None:
+        """Raise UsageError if the Trainer has another number of processes than the run has ranks."""
+        if num_devices * num_nodes != self.world_size():
+            raise _other_ranks_error(num_devices * num_nodes, self.world_size())
+
+
+class Callback(_Callback):
+    """Steps, metrics, checkpoints, hang detection and data waits of a run for Lightning's Trainer.
+
+    Saves the Trainer's checkpoint into the run's folder at the interval of `checkpoint`, and at a notice
+    before the stop. `fit()` continues from the newest good one: with the same batches, and the same random
+    numbers on each rank. A step is an optimizer step; with manual optimization, a batch. Each step logs
+    `loss`; what the model logs follows at the Trainer's `log_every_n_steps`, and after each validation and
+    epoch. `run` is that of a training function, by default `hpckit.attach()`.
+
+    Outside a run it does nothing. Raises UsageError if given twice, for a second `fit()`, and if the Trainer
+    has another number of processes than the run has ranks.
+
+    Example: `Trainer(strategy="ddp", num_nodes=2, devices=4, callbacks=[Callback()])`.
+    """
+
+    def __init__(self, run: Run | None = None) -> None:
+        super().__init__()
+        self._run = run
+        self._training: TrainerRun | None = None
+        self._trainer: Any = None
+        self._at: int | None = None
+        self._writes = False
+
+    def _restore(self, trainer: Any, arguments: dict[str, Any]) -> None:
+        """Have `fit()` begin from the run's newest checkpoint, if there is one."""
+        self._trainer = trainer
+        self._training = training = open_trainer_run("lightning", self._write, self._run)
+        if training.folder is not None:
+            arguments["ckpt_path"] = training.folder / _FILE
+            if "weights_only" in _FIT_ARGUMENTS:  # of hyperparameters that are more than numbers
+                arguments["weights_only"] = False
+
+    def _end(self) -> None:
+        if self._training is not None and self._at is None:
+            self._training.end(self._training.start)  # it had ended before
+
+    def _write(self, folder: Path) -> None:
+        self._writes = True
+        try:
+            self._trainer.save_checkpoint(folder / _FILE)
+        except OSError:
+            self._trainer.strategy.barrier()  # where the other ranks wait
+            raise
+        finally:
+            self._writes = False
+
+    def on_save_checkpoint(
+        self, trainer: Any, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Have Lightning continue at the batch that a save of hpckit's comes before."""
+        if not self._writes:
+            return
+        loop, states = trainer.fit_loop.epoch_loop, checkpoint["loops"]["fit_loop"]
+        # Lightning counts a batch that it finds begun, and trusts loaders that have read ahead.
+        states["state_dict"].pop("combined_loader", None)
+        if not loop._should_accumulate():  # noqa: SLF001
+            states["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
+
+    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
+        """Check that the callback was in time, and that Trainer and run have the same ranks."""
+        if stage != "fit" or not is_in_run():
+            return
+        if self._training is None:
+            raise UsageError(
+                "hpckit's callback came after Trainer.fit() had begun",
+                hint="give it to the Trainer: Trainer(callbacks=[Callback()])",
+            )
+        if trainer.world_size != self._training.run.world_size:
+            raise _other_ranks_error(trainer.world_size, self._training.run.world_size)
+
+    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        """Take over the signals, go to where the data was, and begin the steps."""
+        training = self._training
+        if training is None:
+            return
+        trainer._signal_connector.teardown()  # noqa: SLF001  # its handlers leave with exit code 0
+        total = trainer.estimated_stepping_batches
+        if training.folder is not None:
+            self._skip_batches(trainer.fit_loop, training.note)
+        begun = trainer.fit_loop.epoch_loop.batch_progress.total
+        start = trainer.global_step if pl_module.automatic_optimization else begun.completed
+        endless = total in {-1, float("inf")}
+        training.begin(_ENDLESS if endless else int(total), start)
+        training.start_waiting()
+
+    def _skip_batches(self, loop: Any, note: dict[str, Any]) -> None:
+        """Fetch the batches of the epoch again that are trained: they leave their workers as they were."""
+        done, fetcher = loop.epoch_loop.batch_progress.current.completed, loop._data_fetcher  # noqa: SLF001
+        epoch = loop.epoch_progress.current.processed
+        if "epoch" in note and epoch > 0:
+            # Lightning has made the iterator for the first epoch.
+            for loader in fetcher.combined_loader.flattened:
+                _set_sampler_epoch(loader, epoch)
+            generators.load_state_dict(note["epoch"])
+            iter(fetcher)
+        for _ in range(done):
+            next(fetcher)
+        fetcher.fetched -= done  # the loop adds them itself
+        if "fetch" in note:
+            generators.load_state_dict(note["fetch"])
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        """Note the generators from which the order of the epoch follows."""
+        if self._training is not None:
+            self._training.note["epoch"] = generators.state_dict()
+            self._wait_for_data()
+
+    def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, *_: Any) -> None:
+        """Begin a step, if this is its first batch: save, or leave, as all ranks agree."""
+        if self._training is None:
+            return
+        self._training.stop_waiting()
+        at = self._count_steps(trainer, pl_module)
+        if at != self._at:
+            self._at = at
+            self._training.cross_boundary()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
+        """Log the step, if this was its last batch."""
+        training = self._training
+        if training is None or self._at is None:
+            return
+        automatic = pl_module.automatic_optimization
+        if not automatic or trainer.global_step != self._at:
+            loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+            values = {"loss": loss} if loss is not None else {}
+            if (self._at + 1) % max(trainer.log_every_n_steps, 1) == 0:
+                values = {**trainer.callback_metrics, **values}
+            training.log(self._at, values)
+        self._wait_for_data()
+
+    def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        """Let a validation take longer than a step."""
+        if self._training is not None:
+            self._training.start_waiting(unwatched=True)
+
+    def on_validation_end(self, trainer: Any, pl_module: LightningModule) -> None:
+        """Log what it found."""
+        if self._training is not None:
+            self._log_all(trainer)
+            self._wait_for_data()
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: LightningModule) -> None:
+        """Log what the epoch found."""
+        self._log_all(trainer)
+
+    def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
+        """Save the last state."""
+        if self._training is not None and self._at is not None:
+            self._training.end(self._count_steps(trainer, pl_module, done=True))
+
+    def _log_all(self, trainer: Any) -> None:
+        if self._training is not None and self._at is not None and not trainer.sanity_checking:
+            self._training.log(self._at, trainer.callback_metrics)
+
+    def _wait_for_data(self) -> None:
+        if self._training is not None and self._training.begun:
+            self._training.note["fetch"] = generators.state_dict()
+            self._training.start_waiting()
+
+    @staticmethod
+    def _count_steps(trainer: Any, pl_module: LightningModule, *, done: bool = False) -> int:
+        if pl_module.automatic_optimization:
+            return int(trainer.global_step)
+        return int(trainer.fit_loop.epoch_loop.total_batch_idx) + done
+
+
+def _other_ranks_error(processes: int, ranks: int) -> UsageError:
+    return UsageError(
+        f"the Trainer has {processes} processes, and the run {ranks} ranks",
+        hint='Trainer(strategy="ddp", num_nodes=resources.nodes, devices=resources.tasks_per_node)',
+    )
+
+
+def _begin_fit(trainer: Any, arguments: dict[str, Any]) -> Any:
+    callback = find_callback(trainer.callbacks, Callback)
+    if callback is None or not is_in_run():
+        return None
+    callback._restore(trainer, arguments)  # noqa: SLF001
+    return callback._end  # noqa: SLF001
+
+
+_FIT_ARGUMENTS = wrap_training(Trainer, "fit", _begin_fit)

@@ -1,0 +1,1 @@
+"""The launchers `hydra/launcher=hpckit` and `hpckit_local`; their work is done by `hpckit.hydra_app`."""
