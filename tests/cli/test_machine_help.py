@@ -71,11 +71,11 @@ def test_machine_help_of_a_verb_has_options_and_schema(shell: Shell) -> None:
     assert "hpckit launch" in unknown.err
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "sandbox"])
+@pytest.mark.parametrize("verb", VERBS)
 def test_schema_is_there_for_each_verb_that_prints_json(verb: str) -> None:
     """As JSON Schema says it should be, and only where the verb has `--json`."""
     has = any("--json" in action.option_strings for action in build_verb_parser(verb)._actions)  # noqa: SLF001
-    assert has is (verb in read_schemas())
+    assert (has or verb == "sandbox") is (verb in read_schemas())
     for schema in read_schemas().get(verb, {}).values():
         jsonschema.Draft202012Validator.check_schema(schema)
 
@@ -140,3 +140,20 @@ def test_errors_leave_standard_output_empty(shell: Shell) -> None:
         assert (said.code, said.out) == (2, "")
         assert said.err.startswith("hpckit: error: ")
     assert json.loads(shell("ls", "--json").out) == {"launches": []}
+
+
+def test_loop_of_the_guide_runs(shell: Shell) -> None:
+    """Check, launch, watch and results, as the guide has them, of a run that is over soon."""
+    text = Path(told(shell, "--help", "--json")["guide"]).read_text().partition("## The loop")[2]
+    shown = text.partition("```console\n")[2].partition("```")[0].replace(" epochs=1", "")
+    lines = shown.replace("experiment=digits", "experiment=command command=true").splitlines()
+    documents = {}
+    for line in lines:
+        words = line.removeprefix("$ hpckit ").split()
+        said = shell(*words)
+        assert said.code == 0, said.err
+        documents[words[0]] = json.loads(said.out)
+    assert documents["check"]["ok"]
+    (run,) = documents["results"]["runs"]
+    assert run["run"] == documents["launch"]["runs"][0]["run"]
+    assert documents["watch"]["runs"][0]["state"] == run["state"] == "completed"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from json_schemas import check_printed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +63,9 @@ def test_nodes_have_the_python_of_the_machine(sandbox: Sandbox) -> None:
 
 def test_status_names_every_daemon_and_node_as_alive(sandbox: Sandbox) -> None:
     """`status --json` says up only with every daemon, slurmd and link alive, as sinfo agrees."""
-    status = json.loads(sandbox.act("status", "--json"))
+    said = sandbox.act("status", "--json")
+    check_printed("sandbox", ("status", "--json"), said)
+    status = json.loads(said)
     assert status == sandbox.status()
     assert status["state"] == "up"
     assert all(status["daemons"].values())
