@@ -15,6 +15,7 @@ import pytest
 from hydra_plugins.hydra_submitit_launcher import config as submitit_config
 from omegaconf import DictConfig, OmegaConf
 
+from hpckit.config.session import register_resolver
 from hpckit.errors import ForeignError, FrozenFolderError
 from hpckit.hydra_app.freezing import freeze_config
 from hpckit.hydra_app.jobs import Application, read_job, write_jobs
@@ -34,8 +35,8 @@ class Colour(Enum):
 def test_freezing_draws_what_resolvers_say_and_leaves_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """References stay, as do variables of nodes, secrets, and what cannot be resolved; types survive."""
     calls = iter(range(100))
-    OmegaConf.register_new_resolver("drawn", lambda *_: next(calls), replace=True)
-    OmegaConf.register_new_resolver("made", lambda: OmegaConf.create({"a": [1, 2]}), replace=True)
+    register_resolver("drawn", lambda *_: next(calls), replace=True)
+    register_resolver("made", lambda: OmegaConf.create({"a": [1, 2]}), replace=True)
     monkeypatch.setenv("DATA", "/data")
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
     config = OmegaConf.create(
@@ -157,22 +158,30 @@ def test_overrides_become_columns_whatever_their_form() -> None:
 
 
 def test_a_broken_hpckit_breaks_no_other_program_of_hydra() -> None:
-    """The module that Hydra imports at each start needs no hpckit, and takes less than 5 ms."""
+    """The module that Hydra imports at each start needs no hpckit, and takes less than 5 ms.
+
+    So long it takes a machine without other work to make a configuration of 100 keys.
+    """
     program = """if True:
         import sys, time
         sys.modules["hpckit"] = None
         import hydra.main
         from hydra.core.plugins import Plugins
         from importlib import reload
+        from omegaconf import OmegaConf
         found = Plugins.instance().class_name_to_class
-        took = []
-        for _ in range(30):
-            before = time.process_time()
-            reload(sys.modules["hydra_plugins.hpckit_launcher.launcher"])
-            took.append(time.process_time() - before)
-        print("hydra_plugins.hpckit_launcher.launcher.HpckitLauncher" in found, min(took))
+        def fastest(action):
+            took = []
+            for _ in range(50):
+                before = time.process_time()
+                action()
+                took.append(time.process_time() - before)
+            return min(took)
+        ours = fastest(lambda: reload(sys.modules["hydra_plugins.hpckit_launcher.launcher"]))
+        usual = fastest(lambda: OmegaConf.create({f"key{number}": number for number in range(100)}))
+        print("hydra_plugins.hpckit_launcher.launcher.HpckitLauncher" in found, ours, usual)
     """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    known, took = done.stdout.split()
+    known, ours, usual = done.stdout.split()
     assert known == "True"
-    assert float(took) < 0.005
+    assert float(ours) < float(usual)
