@@ -38,6 +38,8 @@ EXACT = (
     "integration/test_faults_frozen.py",
     "integration/test_faults_nodes.py",
     "integration/test_launch.py::test_launch_trains_charlm_on_two_nodes",
+    "integration/test_trainers.py",
+    "integrations/test_trainers.py::test_losses_after_a_kill_and_a_notice_are_those_of_a_plain_script",
     "model",
     "observe/nvml",
     "observe/test_aggregate.py",

@@ -87,7 +87,9 @@ def launch(  # noqa: PLR0913  # the options of the verb
         auto_resume=auto_resume,
         quiet=True,
     )
-    typed = ["launch", *overrides, *(["-m"] if multirun else []), *(["--", *command] if command else [])]
+    made_by = {"--config-dir": request.config_dir, "--config-name": request.config_name}  # a rerun reads it
+    typed = ["launch", *overrides, *(f"{option}={said}" for option, said in made_by.items() if said)]
+    typed += [*(["-m"] if multirun else []), *(["--", *command] if command else [])]
     with pause_garbage_collector():
         planned = plan_launch(request, typed, options, context)
     tell_which_runs_are_not_launched(planned.known, context, planned.whole.plan.cluster.kind)

@@ -129,10 +129,10 @@ def _build_local_task_variables(environ: Mapping[str, str], info: RankInfo) -> d
     own = {
         "JOB_ID": f"{Path(environ['HPCKIT_LAUNCH_DIR']).name}.{environ['HPCKIT_RUN_INDEX']}",
         "NTASKS": info.world_size,
-        "JOB_NUM_NODES": info.num_nodes,
-        "NODEID": info.node_rank,
         "GLOBALID": info.rank,
         "LOCALID": info.local_rank,
+        "JOB_NUM_NODES": info.num_nodes,
+        "NODEID": info.node_rank,
     }
     return {"SUBMITIT_EXECUTOR": "local", **{f"SUBMITIT_LOCAL_{name}": str(one) for name, one in own.items()}}
 

@@ -16,7 +16,9 @@ import sysconfig
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import cache, partial
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -71,13 +73,14 @@ def encode_calls(calls: Sequence[DelayedSubmission], roots: Sequence[Path]) -> l
     """
     encoded: list[EncodedCall] = []
     last: tuple[object, bytes] = (None, b"")
+    imports = cache(partial(_can_runs_import, roots))
     for call in calls:
         own = getattr(call.function, "func", call.function)  # of a partial
         name = str(getattr(own, "__name__", type(own).__name__))
         kinds = (own, *map(type, (*call.args, *call.kwargs.values())))
         named = dict.fromkeys(str(getattr(kind, "__module__", "")) for kind in kinds)
         modules = [sys.modules[module] for module in named if module in sys.modules]
-        foreign = [module for module in modules if not _can_runs_import(module, roots)]
+        foreign = [module for module in modules if not imports(module)]
         if not foreign and (text := _write_plain_call(call)) is not None:
             encoded.append(EncodedCall(name=name, text=text))
             continue
@@ -91,7 +94,10 @@ def encode_calls(calls: Sequence[DelayedSubmission], roots: Sequence[Path]) -> l
 def _write_plain_call(call: DelayedSubmission) -> str | None:
     name = str(getattr(call.function, "__qualname__", ""))
     module = sys.modules.get(str(getattr(call.function, "__module__", "")))
-    if module is None or _find_by_name(module, name) is not call.function:
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if module is None or found is not call.function:
         return None
     if not is_json_exact([*call.args]) or not is_json_exact(call.kwargs):
         return None
@@ -100,7 +106,7 @@ def _write_plain_call(call: DelayedSubmission) -> str | None:
     return text if len(text) <= _LONGEST_TEXT else None
 
 
-def _can_runs_import(module: ModuleType, roots: Sequence[Path]) -> bool:
+def _can_runs_import(roots: Sequence[Path], module: ModuleType) -> bool:
     """Whether the Python of a run, which has another `sys.path`, finds the very same file."""
     file, name = getattr(module, "__file__", None), module.__name__
     if file is None or name == "__main__":
@@ -110,13 +116,6 @@ def _can_runs_import(module: ModuleType, roots: Sequence[Path]) -> bool:
         return True
     found = find_module(name, roots, installed=False)
     return found is not None and found.file is not None and found.file.resolve() == real
-
-
-def _find_by_name(module: ModuleType, name: str) -> Any:
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 def is_json_exact(value: object) -> bool:
@@ -149,15 +148,22 @@ def _pickle_for_run(what: str, value: object, foreign: Sequence[ModuleType] = ()
 
 
 def write_calls(calls: Sequence[EncodedCall], folder: Path) -> list[str]:
-    """Return the text of each call; all pickles go into one new file of a private folder."""
+    """Return the text of each call; all pickles go into one new file of a private folder.
+
+    Raises UsageError if it cannot be written, ForeignError if others could replace it.
+    """
     if not any(call.pickles for call in calls):
         return [call.text for call in calls]
-    file = make_private_folder(folder) / f"{os.urandom(8).hex()}.pkl"
+    file = folder / f"{os.urandom(8).hex()}.pkl"
     places: dict[bytes, tuple[int, int]] = {}
     size = 0
     for part in dict.fromkeys(part for call in calls for part in call.pickles):
         places[part], size = (size, len(part)), size + len(part)
-    write_chunks(file, places)
+    try:
+        make_private_folder(folder)
+        write_chunks(file, places)
+    except OSError as error:
+        raise UsageError(f"calls cannot be written to {folder}: {error.strerror}") from error
     refuse_foreign_pickle(file)
     where = {"file": str(file)}
     return [
@@ -176,8 +182,7 @@ def read_call(text: str) -> DelayedSubmission:
         function, (args, kwargs) = map(pickle.loads, held)
         return DelayedSubmission(function, *args, **kwargs)
     module, _, name = record["function"].partition(":")
-    if not callable(function := _find_by_name(import_module(module), name)):
-        raise UsageError(f"module {module} has no function {name} in the frozen code")
+    function = attrgetter(name)(import_module(module))
     return DelayedSubmission(function, *record.get("args", ()), **record.get("kwargs", {}))
 
 

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -21,6 +20,8 @@ from weakref import WeakSet
 from rich.progress import track
 
 from hpckit.api.finding import open_launch
+from hpckit.api.handles import Launch
+from hpckit.api.invocation import explain_errors
 from hpckit.api.launching import launch
 from hpckit.errors import UsageError
 from hpckit.executor.encoding import DelayedSubmission, EncodedCall, encode_calls, write_calls
@@ -62,6 +63,7 @@ class Executor(concurrent.futures.Executor):
 
     """
 
+    @explain_errors
     def __init__(
         self,
         folder: str | Path,
@@ -84,6 +86,7 @@ class Executor(concurrent.futures.Executor):
         self._thread: threading.Thread | None = None
         self._jobs: WeakSet[Job[Any]] = WeakSet()
 
+    @explain_errors
     def update_parameters(self, **parameters: Any) -> None:
         """Change what calls ask for from now on; None keeps a parameter as it is.
 
@@ -123,9 +126,11 @@ class Executor(concurrent.futures.Executor):
         The error of a call is raised in its place; other runs go on. `chunksize` has no effect:
         `overrides=["sweep.runs_per_job=8"]` packs runs.
         """
-        until = inf if timeout is None else time.monotonic() + timeout
-        jobs = self.map_array(fn, *iterables)
-        return (job.result(None if timeout is None else max(0, until - time.monotonic())) for job in jobs)
+        jobs, began = self.map_array(fn, *iterables), time.monotonic()
+        return (
+            job.result(None if timeout is None else max(0, began + timeout - time.monotonic()))
+            for job in jobs
+        )
 
     @contextmanager
     def batch(self, allow_implicit_submissions: bool = False) -> Iterator[None]:  # noqa: FBT001, FBT002  # submitit's
@@ -157,9 +162,8 @@ class Executor(concurrent.futures.Executor):
 
         `reference` is an id, its beginning, a name, or with `.3` one run. Raises NotFoundError.
         """
-        return [
-            open_job(run.folder, run.index) for run in open_launch(reference, output_dir=self.folder).runs
-        ]
+        found = open_launch(reference, output_dir=self.folder)
+        return [open_job(run.folder, run.index) for run in found.runs]
 
     def progress(self, jobs: Iterable[Job[Any]] | None = None) -> None:
         """Show a progress bar until these jobs have ended (default: all of this executor)."""
@@ -175,16 +179,19 @@ class Executor(concurrent.futures.Executor):
         """
         with self._changed:
             self._closed = self._urgent = True
+            dropped, self._waiting = (self._waiting, []) if cancel_futures else ([], self._waiting)
             self._changed.notify_all()
-        for job in list(self._jobs) if cancel_futures else ():
-            job.cancel(check=False)
+        for job, _, _ in dropped:
+            job.refuse(concurrent.futures.CancelledError())
+        if cancel_futures and (left := [job.run for job in self._jobs if not job.done()]):
+            Launch([(run.folder, run.index) for run in left]).cancel()
         if wait:
             concurrent.futures.wait(list(self._jobs))
 
+    @explain_errors
     def _submit_calls(self, calls: Sequence[DelayedSubmission], *, urgent: bool = True) -> list[Job[Any]]:
-        checkout = next(
-            (path for path in (self.cwd, *self.cwd.parents) if (path / ".git").exists()), self.cwd
-        )
+        around = (path for path in (self.cwd, *self.cwd.parents) if (path / ".git").exists())
+        checkout = next(around, self.cwd)
         encoded = encode_calls(calls, [self.cwd, checkout, checkout / "src"])
         size_gb = sum(map(len, {part for call in encoded for part in call.pickles})) / 2**30
         if size_gb > self.max_pickle_size_gb:
@@ -197,7 +204,8 @@ class Executor(concurrent.futures.Executor):
             if self._closed:
                 raise RuntimeError("cannot submit calls after shutdown()")
             self._last_at = time.monotonic()
-            self._first_at = self._first_at if self._waiting else self._last_at
+            if not self._waiting:
+                self._first_at, self._urgent = self._last_at, False
             self._waiting += [(job, call, parameters) for job, call in zip(jobs, encoded, strict=True)]
             self._urgent = self._urgent or (urgent and not self._held)
             self._jobs.update(jobs)
@@ -211,32 +219,24 @@ class Executor(concurrent.futures.Executor):
         """Launch what waits, as this job is asked for something; jobs call this themselves."""
         with self._changed:
             if self._held and not self._implicit and any(job is one for one, _, _ in self._waiting):
-                raise AttributeError(
-                    "jobs of `with executor.batch()` are submitted at its end: use them after it"
-                )
+                raise AttributeError("jobs of `with executor.batch()` are submitted at its end")
             self._urgent = not self._held or self._implicit
             self._changed.notify_all()
 
     def _launch_gathered(self) -> None:
         while True:
             with self._changed:
-                while self._waiting and (left := self._time_to_gather_s()) > 0:
-                    self._changed.wait(None if left == inf else left)
+                while self._waiting and not self._urgent:
+                    due = min(self._first_at + _LONGEST_S, self._last_at + _QUIET_S)
+                    if not self._held and due <= time.monotonic():
+                        break
+                    self._changed.wait(None if self._held else due - time.monotonic())
                 given, self._waiting, self._urgent = self._waiting, [], self._closed
                 if not given:
                     self._thread = None
                     return
             for parameters, some in groupby(given, key=lambda one: one[2]):
                 self._launch(list(some), parameters)
-
-    def _time_to_gather_s(self) -> float:
-        if self._urgent:
-            return 0.0
-        return (
-            inf
-            if self._held
-            else min(self._first_at + _LONGEST_S, self._last_at + _QUIET_S) - time.monotonic()
-        )
 
     def _launch(self, given: Sequence[_Given], parameters: Mapping[str, Any]) -> None:
         try:
@@ -253,7 +253,9 @@ class Executor(concurrent.futures.Executor):
             }
             kept = {key: value for key, value in settings.items() if key not in chosen}
             calls = write_calls([call for _, call, _ in given], self.folder / ".calls")
-            points = [{"+params.call": text} for text in calls]
+            points: list[dict[str, Any]] = [{"+params.call": text} for text in calls]
+            if len(set(calls)) < len(calls):  # the same call several times is meant so
+                points = [point | {"+params.number": number} for number, point in enumerate(points)]
             only, several = (points[0], None) if len(points) == 1 else ({}, points)
             with _LAUNCHING:
                 begun = launch(kept, *words, only, points=several, command=_COMMAND, cwd=self.cwd, rerun=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -63,7 +64,9 @@ class Job(Future[R]):
 
     def refuse(self, error: BaseException) -> None:
         """End with an error that is not of the run; hpckit calls this itself."""
-        if not super().done():
+        if isinstance(error, CancelledError) and super().cancel():
+            self.set_running_or_notify_cancel()
+        elif not super().done():
             self.set_exception(error)
         self._submitted.set()
 
@@ -99,15 +102,13 @@ class Job(Future[R]):
             return unread, False
 
     def _read_exception(self, record: RunRecord) -> BaseException | None:
-        if record.failure is None or self._place is None:
-            return None
-        attempt = self._place[0].paths.run(record.index).attempt(record.attempt)
-        file = attempt.round(record.round or 0).rank_exception_file(record.failure.rank or 0)
-        try:
-            found = load_own_pickle(file.with_suffix(".pkl"))
-        except Exception:  # noqa: BLE001  # a class that is not here, or has other parameters
-            return None
-        return found if isinstance(found, BaseException) else None
+        launch, index = self.need_run()
+        rank = 0 if record.failure is None else record.failure.rank or 0
+        round_ = launch.paths.run(index).attempt(record.attempt).round(record.round or 0)
+        with suppress(Exception):  # there is none, or its class is not here, or takes other arguments
+            found = load_own_pickle(round_.rank_exception_file(rank).with_suffix(".pkl"))
+            return found if isinstance(found, BaseException) else None
+        return None
 
     def _submit_now(self) -> None:
         if self._submit is not None and not self._submitted.is_set():
@@ -267,6 +268,9 @@ class Task(Generic[R]):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.job, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Task, (self.job, self.task_id))
 
     def result(self) -> R:
         """Wait, and return what the function returned on this rank; raises as the job's does."""

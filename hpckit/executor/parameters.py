@@ -40,7 +40,7 @@ _KEYS: Mapping[str, str] = {
     "srun_args": "cluster.srun_args",
     "python": "cluster.python",
     "max_num_timeout": "recovery.restarts.time_limit",
-    "signal_delay_s": "runtime.stop_grace_s",
+    "signal_delay_s": "runtime.save_before_timeout_s",
 }
 _OF_SLURM = (*_KEYS, "additional_parameters", "teardown", "use_srun", "stderr_to_stdout")
 """The last three have no effect: hpckit's batch script starts the ranks, with one log for each."""
@@ -75,7 +75,7 @@ def build_launch_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
         elif own in _KEYS:
             found[_KEYS[own]] = _convert_value(own, value)
     if found.get("resources.timeout_min") == 1:  # at the usual minute before it, the run had just begun
-        found["runtime.save_before_timeout_s"] = 15
+        found.setdefault("runtime.save_before_timeout_s", 15)
     return found
 
 

@@ -50,10 +50,10 @@ class _WatchedLaunch:
 
     def settle_ended_runs(self) -> int:
         """Look once; return how many runs have ended. What cannot be read for a minute ends its jobs."""
-        before = len(self.jobs)
+        before, asked_at = len(self.jobs), self.poller.asked_at
         try:
             self.poller.poll_once()
-            self._settle_runs_that_are_over()
+            self._settle_runs_that_are_over(asked=self.poller.asked_at != asked_at)
             self.doubts.pop(-1, None)
         except (HpckitError, OSError) as error:
             if self._is_late(-1):
@@ -62,17 +62,20 @@ class _WatchedLaunch:
                 self.jobs.clear()
         return before - len(self.jobs)
 
-    def _settle_runs_that_are_over(self) -> None:
+    def _settle_runs_that_are_over(self, *, asked: bool) -> None:
+        """Settle what is over; a look that asked Slurm ends the doubts about what is not."""
         on_slurm = self.poller.launch.cluster.kind is ClusterKind.slurm
         over = [index for index in self.jobs if index in self.poller.settled]
         for index in over:
             view, late = self.poller.known[index], self._is_late(index)
             stated = view.state not in _UNSTATED or not on_slurm
-            if (stated or late) and all(job.settle(view, late=late) for job in self.jobs[index]):
+            agreed = late and not self.poller.warning  # which says that Slurm does not answer
+            if (stated or agreed) and all(job.settle(view, late=late) for job in self.jobs[index]):
                 del self.jobs[index]
             else:
                 self.poller.settled.discard(index)
-        self.doubts = {index: at for index, at in self.doubts.items() if index in (-1, *over)}
+        if asked:
+            self.doubts = {index: at for index, at in self.doubts.items() if index in (-1, *over)}
 
     def _is_late(self, index: int) -> bool:
         return time.monotonic() - self.doubts.setdefault(index, time.monotonic()) >= _GONE_S

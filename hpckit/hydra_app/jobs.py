@@ -47,17 +47,25 @@ class Application:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenJob:
-    """One job on a node: `config` is unpickled only where the application's own classes are."""
+    """One job on a node: `config` is unpickled only where the application's own classes are.
+
+    `words` are the overrides that its run was recorded with, by their keys.
+    """
 
     folder: Path
     number: int
+    words: Mapping[str, str]
     application: Application
     config: bytes
     function: bytes | None
 
 
 def write_jobs(
-    folder: Path, application: Application, configs: Mapping[int, Any], function: bytes | None
+    folder: Path,
+    application: Application,
+    configs: Mapping[int, Any],
+    words: Mapping[int, Mapping[str, str]],
+    function: bytes | None,
 ) -> str:
     """Write the jobs of a launch into a new folder, for this user alone; return their digest.
 
@@ -72,7 +80,8 @@ def write_jobs(
     for name, content in files.items():
         write_chunks(folder / name, (content,))
     digests = {name: sha256(content).hexdigest() for name, content in files.items()}
-    index = json.dumps({"application": to_plain(application), "files": digests}).encode()
+    whole = {"application": to_plain(application), "files": digests, "words": words}
+    index = json.dumps(whole).encode()
     write_chunks(folder / _INDEX, (index,))
     return sha256(index).hexdigest()
 
@@ -86,6 +95,7 @@ def read_job(folder: Path, digest: str, number: int) -> FrozenJob:
     return FrozenJob(
         folder=folder,
         number=number,
+        words=index["words"][str(number)],
         application=from_plain(Application, index["application"]),
         config=_read_checked(folder / name, files[name]),
         function=_read_checked(folder / _FUNCTION, files[_FUNCTION]) if _FUNCTION in files else None,

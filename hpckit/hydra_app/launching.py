@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
+from shutil import rmtree
 from types import FrameType
 from typing import Any, Protocol
 
@@ -24,12 +25,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from hpckit.api.handles import Launch, build_run_failed_error
 from hpckit.api.launching import launch as start_launch
+from hpckit.config.points import encode_hydra_value
 from hpckit.config.request import ComposeRequest, list_conf_folders, shipped_conf_folder
 from hpckit.context import random_launch_token
 from hpckit.errors import HpckitError
 from hpckit.hydra_app.freezing import freeze_config
 from hpckit.hydra_app.jobs import Application, read_result, write_jobs
-from hpckit.hydra_app.parameters import JOB, Parameters, name_columns, read_parameters
+from hpckit.hydra_app.parameters import JOB, Parameters, name_as_hydra_does, name_columns, read_parameters
 from hpckit.model.states import RunState
 from hpckit.record.launches import load_launch
 from hpckit.record.store import read_json_object, write_json
@@ -83,22 +85,31 @@ def launch_jobs(
             configs[number] = _compose_job(launcher, overrides, number, sweep_dir)
         application, function = _describe_application(launcher.task_function)
         folder = sweep_dir / ".hpckit" / random_launch_token()
-        digest = write_jobs(folder, application, configs, function)
-        columns = [{f"++{JOB}": number, **own} for number, own in name_columns(jobs, configs).items()]
+        named = name_columns(jobs, configs)
+        columns = [{f"++{JOB}": number, **own} for number, own in named.items()]
+        words = {
+            number: {key.lstrip("+"): encode_hydra_value(value) for key, value in own.items()}
+            for number, own in named.items()
+        }
+        digest = write_jobs(folder, application, configs, words, function)
         several = len(columns) > 1
-        launch = start_launch(
-            *parameters.words,
-            {"output_dir": _find_output_dir()},
-            *(() if several else columns),
-            points=columns if several else None,
-            command=["python", "-P", "-m", _NODE, str(folder), digest, f"${{{JOB}}}"],
-            cwd=_find_project(application),
-            config_dir=_find_config_dir(parameters),
-            config_name="hpckit",
-            rerun=True,
-            auto_resume=parameters.auto_resume,
-            check=parameters.check,
-        )
+        try:
+            launch = start_launch(
+                *parameters.words,
+                {"output_dir": _find_output_dir()},
+                *(() if several else columns),
+                points=columns if several else None,
+                command=["python", "-P", "-m", _NODE, str(folder), digest, f"${{{JOB}}}"],
+                cwd=_find_project(application),
+                config_dir=_find_config_dir(parameters),
+                config_name="hpckit",
+                rerun=True,
+                auto_resume=parameters.auto_resume,
+                check=parameters.check,
+            )
+        except BaseException:
+            rmtree(folder, ignore_errors=True)
+            raise
         _record_launch(sweep_dir, launch, jobs)
     _LOG.info("submitted %s: hpckit status %s", launch.id, launch.id)
     if wait:
@@ -112,7 +123,7 @@ def _show_errors_without_traceback() -> Any:
         yield
     except HpckitError as error:
         hint = f"\n  {error.hint}" if error.hint else ""
-        raise CompactHydraException(f"hpckit: {error.message}{hint}") from error
+        raise CompactHydraException(name_as_hydra_does(f"hpckit: {error.message}{hint}")) from error
 
 
 def _decide_whether_to_wait(wait: bool | None, config: DictConfig) -> bool:  # noqa: FBT001  # it is the subject
@@ -162,6 +173,8 @@ def _describe_application(function: Any) -> tuple[Application, bytes | None]:
     script = None if module else getattr(main, "__file__", None)
     if not _is_called_by_hydra_main():
         script = module = None
+    if script and not Path(script).is_file():  # `python -`, a pipe
+        script = None
     application = Application(
         script=script and str(Path(script).absolute()),
         module=module,

@@ -35,8 +35,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from hpckit.errors import HpckitError, RunError
 from hpckit.hydra_app.jobs import FrozenJob, read_job, write_result
 from hpckit.model.metrics import metric_value_to_number
+from hpckit.model.plain import MASK
 from hpckit.record.launches import load_launch
 from hpckit.record.store import append_json_lines
+from hpckit.report.selection import parse_overrides
 from hpckit.runtime.environ import copy_environment, rank_info
 from hpckit.values import dataclass
 
@@ -170,6 +172,18 @@ class JobOnNode:
             write_result(self.job, None, str(result.working_dir))
 
 
+def _refuse_other_words(job: FrozenJob, environ: Mapping[str, str]) -> None:
+    """Raise RunError if the run was recorded with other values than its job has, as a rerun may be."""
+    launch = load_launch(Path(environ["HPCKIT_LAUNCH_DIR"]))
+    given = parse_overrides(launch.overrides(int(environ["HPCKIT_RUN_INDEX"])))
+    for key, text in job.words.items():
+        if given.get(key, text) not in (text, MASK):
+            raise RunError(
+                f"{key}={given[key]} does not reach a job of a sweep, which was frozen with {key}={text}",
+                hint="start the application itself again, with the other value",
+            )
+
+
 def _describe_job(environ: Mapping[str, str]) -> str:
     array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
     if array and task:
@@ -183,6 +197,7 @@ def main(folder: str, digest: str, number: str) -> None:
     environ = copy_environment()
     try:
         job = read_job(Path(folder), digest, int(number))
+        _refuse_other_words(job, environ)
     except HpckitError as error:
         sys.exit(f"hpckit: error: {error.message}\n  {error.hint}")
     rank = JobOnNode(job=job, environ=environ, rank=rank_info(environ).rank)

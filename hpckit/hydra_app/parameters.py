@@ -30,7 +30,7 @@ _OTHERS = {
     "python": "cluster.python",
     "name": "name",
     "signal_delay_s": "runtime.save_before_timeout_s",
-    "max_num_timeout": "recovery.restarts.time_limit",
+    "max_num_timeout": "++recovery.restarts.time_limit",  # recovery=never names no cause
     "runs_per_job": "sweep.runs_per_job",
 }
 _DEFAULTS = (("spare_nodes", 0), ("runs_per_job", 1), ("array_parallelism", 256), ("nodes", 1))
@@ -99,6 +99,11 @@ def read_parameters(given: Mapping[str, Any], environ: Mapping[str, str]) -> Par
             if key in values and not str(values[key]).endswith(usual)
         ],
     )
+
+
+def name_as_hydra_does(message: str) -> str:
+    """Return a message with keys as `hydra.launcher` has them, not as hpckit's own configuration."""
+    return re.sub(rf"\bresources\.({'|'.join(_RESOURCES)})\b", r"hydra.launcher.\1", message)
 
 
 def name_columns(

@@ -15,6 +15,7 @@ from hpckit.integrations.trainer_run import (
     TrainerRun,
     check_installed,
     is_in_run,
+    let_accelerate_use_cpus,
     open_trainer_run,
     set_for_now,
 )
@@ -24,6 +25,8 @@ from hpckit.runtime.rank.run import Run
 
 check_installed("accelerate", "accelerate")
 import accelerate  # noqa: E402  # after the better error
+
+let_accelerate_use_cpus()
 
 
 class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # Accelerate has no types

@@ -23,7 +23,7 @@ from hpckit.model.parallel.sample_order import Position
 from hpckit.model.rank import RankSource
 from hpckit.record.metrics.log import OWN_KEYS
 from hpckit.runtime import generators
-from hpckit.runtime.environ import copy_environment, rank_info
+from hpckit.runtime.environ import copy_environment, rank_info, set_environment_variables
 from hpckit.runtime.rank.attach import attach
 from hpckit.runtime.rank.run import Run
 from hpckit.values import dataclass, field
@@ -45,6 +45,13 @@ def is_in_run() -> bool:
     """Return whether this process is a rank that hpckit started."""
     environ = copy_environment()
     return "HPCKIT_ATTEMPT_DIR" in environ and rank_info(environ).source is RankSource.agent
+
+
+def let_accelerate_use_cpus() -> None:
+    """Have Accelerate, and so transformers, form a group of ranks without GPUs, too."""
+    if is_in_run() and not torch.accelerator.is_available():
+        environ = copy_environment()
+        set_environment_variables({"ACCELERATE_USE_CPU": environ.get("ACCELERATE_USE_CPU", "true")})
 
 
 def find_callback(callbacks: list[Any], kind: type[Any]) -> Any:

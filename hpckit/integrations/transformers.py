@@ -19,6 +19,7 @@ from hpckit.integrations.trainer_run import (
     check_installed,
     find_callback,
     is_in_run,
+    let_accelerate_use_cpus,
     open_trainer_run,
     set_for_now,
     wrap_training,
@@ -61,7 +62,7 @@ class Callback(TrainerCallback):
             raise UsageError(
                 f"the Trainer has {trainer.args.world_size} processes, and the run "
                 f"{training.run.world_size} ranks",
-                hint="make TrainingArguments in each rank, in the environment that hpckit gives",
+                hint="import hpckit.integrations.transformers before TrainingArguments are made",
             )
         if training.folder is not None:
             (saved,) = training.folder.glob("checkpoint-*")
@@ -140,4 +141,5 @@ def _begin_train(trainer: Any, arguments: dict[str, Any]) -> Callable[[], None] 
     return callback._restore(trainer, arguments)  # type: ignore[no-any-return]  # noqa: SLF001
 
 
+let_accelerate_use_cpus()
 wrap_training(Trainer, "train", _begin_train)

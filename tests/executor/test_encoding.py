@@ -123,6 +123,12 @@ def test_pickles_that_others_can_write_are_refused(tmp_path: Path) -> None:
             read_call(text)
         path.chmod(before)
     assert read_call(text).result() == 1
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(ForeignError, match="every user can replace files"):
+        sent(DelayedSubmission(lambda: 1), tmp_path / "open" / "calls")
+    with pytest.raises(UsageError, match="calls cannot be written to /proc/"):
+        sent(DelayedSubmission(lambda: 1), Path("/proc/1/calls"))
     if os.geteuid() == 0:
         os.chown(file, 12345, 12345)
         with pytest.raises(ForeignError, match="belongs to uid 12345"):

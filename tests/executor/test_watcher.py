@@ -21,6 +21,9 @@ class Look:
 
     kind: ClusterKind
     seen: RunState | Exception | None = None
+    asks: bool = True
+    warning: str = ""
+    asked_at: int = 0
     settled: set[int] = field(default_factory=set)
     known: dict[int, Any] = field(default_factory=dict)
 
@@ -30,10 +33,11 @@ class Look:
         return SimpleNamespace(cluster=SimpleNamespace(kind=self.kind))
 
     def poll_once(self) -> None:
-        """Look."""
+        """Look; one that does not ask Slurm can see no end that only Slurm tells."""
         if isinstance(self.seen, Exception):
             raise self.seen
-        if self.seen is not None:
+        self.asked_at += self.asks
+        if self.seen is not None and self.asks:
             self.settled.add(0)
             self.known[0] = SimpleNamespace(state=self.seen)
 
@@ -84,10 +88,17 @@ def test_run_that_vanished_is_over_after_a_minute_of_the_same_answer(
     look.seen = state
     for seconds in (5.0, 59.0):
         clock[0] += seconds
+        look.asks = True
         launch.settle_ended_runs()
         assert job.ends == []
         assert look.settled == set(), "it is asked about again"
+        look.asks = False
+        launch.settle_ended_runs()
     clock[0] += 2.0
+    assert launch.settle_ended_runs() == 0, "Slurm has not been asked again"
+    look.asks, look.warning = True, "squeue does not answer"
+    assert launch.settle_ended_runs() == 0, "nor has it answered"
+    look.warning = ""
     assert launch.settle_ended_runs() == 1
     assert job.ends == [state]
 

@@ -99,6 +99,12 @@ def test_wheel_works_where_only_it_is_installed(dist: Path, tmp_path: Path) -> N
     for folder in ("conf", "slurm_templates"):
         shipped = {path.name for path in (ROOT / folder).rglob("*.*")}
         assert shipped == {path.name for path in (site / "hpckit" / folder).rglob("*.*")}
+    assert (site / "hydra_plugins" / "hpckit_launcher" / "launcher.py").is_file()  # no __init__.py above it
+    assert not (site / "hydra_plugins" / "__init__.py").exists()
+    (said,) = site.glob("*.dist-info/entry_points.txt")
+    assert (
+        "[hydra.plugins]\nhpckit = hydra_plugins.hpckit_launcher.launcher:HpckitLauncher" in said.read_text()
+    )
     assert _templates(ROOT / "hpckit")
     assert _templates(ROOT / "hpckit") == _templates(site / "hpckit")
 

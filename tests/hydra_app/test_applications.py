@@ -149,9 +149,19 @@ def test_sweep_goes_on_beside_a_failing_job_and_resume_starts_that_one_as_it_was
 
 
 def test_ranks_enter_the_module_and_a_sweep_that_does_not_wait_returns_at_once(project: Path) -> None:
-    """Each rank has torchrun's variables; only rank 0 writes `.hydra`, and each a log of its own name."""
+    """Each rank has torchrun's variables; only rank 0 writes `.hydra`, and each a log of its own name.
+
+    The cluster is a file of the user's; what is refused leaves nothing, and names the launcher's key.
+    """
+    (project / "conf" / "cluster").mkdir(parents=True)
+    (project / "conf" / "cluster" / "here.yaml").write_text("kind: local\n")
+    words = ("hydra/launcher=hpckit", "hydra.launcher.cluster=here", "hydra.launcher.recovery=never")
     swept = (*WORDS, "lr=0.5", "hydra.sweep.dir=multirun/b", "hydra.launcher.tasks_per_node=2")
-    done = start(project, "-m", "app", "-m", "hydra/launcher=hpckit_local", *swept)
+    refused = start(project, "-m", "app", "-m", *words, *swept, "hydra.launcher.tasks_per_node=two")
+    assert refused.returncode == 1
+    assert "hydra.launcher.tasks_per_node takes a whole number" in refused.stderr
+    assert list((project / "multirun" / "b" / ".hpckit").iterdir()) == []
+    done = start(project, "-m", "app", "-m", *words, *swept)
     assert done.returncode == 0, done.stderr
     sweep = project / "multirun" / "b"
     launch = hpckit.open(json.loads((sweep / "hpckit.json").read_text())["launches"][0]["folder"])
@@ -163,7 +173,10 @@ def test_ranks_enter_the_module_and_a_sweep_that_does_not_wait_returns_at_once(p
 
 
 def test_interrupt_leaves_the_runs_alive_and_says_so(project: Path) -> None:
-    """Another function of the program that Hydra decorates is not called again on the node."""
+    """Another function of the program that Hydra decorates is not called again on the node.
+
+    A rerun with another value fails: its record would have a value that the job did not have.
+    """
     (project / "wait.py").write_text(
         "import hydra, os, time\n"
         "@hydra.main(config_path=None, version_base='1.3')\n"
@@ -190,6 +203,9 @@ def test_interrupt_leaves_the_runs_alive_and_says_so(project: Path) -> None:
     (project / "go").touch()
     assert launch.wait(100)
     assert "first" not in launch[0].read_log()
+    again = start(project, "-m", "hpckit", "rerun", launch[0].id, "x=2", "--wait")
+    assert again.returncode == 1, again.stderr
+    assert "x=2 does not reach a job of a sweep, which was frozen with x=1" in again.stdout
 
 
 def test_sweepers_that_need_values_wait_and_refuse_not_to(project: Path) -> None:

@@ -72,7 +72,7 @@ def test_freezing_draws_what_resolvers_say_and_leaves_the_rest(monkeypatch: pyte
 def test_runs_read_their_jobs_only_as_they_were_written(tmp_path: Path) -> None:
     """The folder is the user's alone; a file that was changed, or others may write, is not unpickled."""
     folder = tmp_path / "sweep" / ".hpckit" / "1"
-    digest = write_jobs(folder, APPLICATION, {3: {"lr": 0.1}}, None)
+    digest = write_jobs(folder, APPLICATION, {3: {"lr": 0.1}}, {3: {"lr": "0.1"}}, None)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
     job = read_job(folder, digest, 3)
@@ -115,7 +115,7 @@ def test_every_parameter_of_submitit_slurm_is_known_with_its_default() -> None:
         "cluster.python": 7,
         "name": 7,
         "runtime.save_before_timeout_s": 7,
-        "recovery.restarts.time_limit": 7,
+        "++recovery.restarts.time_limit": 7,
         "resources.additional_parameters": {
             **dict.fromkeys(("cpus_per_gpu", "gpus_per_task", "mem_per_gpu", "mem_per_cpu"), 7),
             "x": 1,

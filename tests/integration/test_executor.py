@@ -100,9 +100,16 @@ def test_map_is_one_array_whose_jobs_end_as_their_runs(
 def test_time_limit_lets_a_callable_go_on_in_the_next_attempt(
     project: Any, calls: Any, tmp_path: Path
 ) -> None:
-    """Slurm does not requeue what it ends there; hpckit does, as the callable said how to go on."""
+    """Slurm does not requeue what it ends there; hpckit does, as the callable said how to go on.
+
+    Any other function ends with that cause, once nothing has started it again for a minute.
+    """
     executor = hpckit.Executor(tmp_path / "jobs", cluster="sandbox", cwd=project.folder, timeout_min=1)
     job = executor.submit(calls.Count(), str(tmp_path / "counts"))
+    sleeps = executor.submit(time.sleep, 600)
     reached, _ = job.result(280)
     assert reached > 300
     assert job.run.row.attempt == 2
+    error = sleeps.exception(280)
+    assert isinstance(error, RunFailedError)
+    assert (error.cause, sleeps.state) == ("time_limit", "INTERRUPTED")

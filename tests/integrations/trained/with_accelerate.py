@@ -20,7 +20,7 @@ def list_batches(_accelerator: Any, loader: Any) -> Iterator[Any]:
 
 def train(training: str, pause_s: float, kind: Any, batches: Any) -> None:
     accelerate.utils.set_seed(5)
-    accelerator = kind(cpu=True, gradient_accumulation_steps=2)
+    accelerator = kind(gradient_accumulation_steps=2)
     net = recorded.make_model()
     optimizer = torch.optim.Adam(net.parameters(), 0.01)
     loader = DataLoader(recorded.Numbers(noise=False), 2, shuffle=True)

@@ -49,7 +49,6 @@ def make_trainer(training: str, pause_s: float, **more: object) -> Trainer:
         eval_strategy="epoch",
         save_strategy="no",
         report_to="none",
-        use_cpu=True,
         disable_tqdm=True,
         enable_jit_checkpoint=training == "broken",
     )
