@@ -262,10 +262,10 @@ def learn_at(schema: Schema | None, path: Sequence[str], document: Any, words: f
         return learn(schema, document, words=words)
     inner, known = path[1:], schema or {}
     if path[0] == "*":
-        return {**known, "type": "array", "items": learn_at(known.get("items"), inner, document, words)}
+        return {"type": "array", **known, "items": learn_at(known.get("items"), inner, document, words)}
     properties = dict(known.get("properties", {}))
     properties[path[0]] = learn_at(properties.get(path[0]), inner, document, words)
-    return {**known, "type": "object", "properties": properties}
+    return {"type": "object", **known, "properties": properties}
 
 
 def learn_part(known: Schema | None, document: Any, words: frozenset[str]) -> Schema:
