@@ -6,6 +6,7 @@ import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from importlib import import_module
 from typing import Any, Generic, TypeVar, overload
 
 from rich.console import Console
@@ -73,7 +74,7 @@ class Table(Generic[Row]):
             tuple(str(one) if isinstance(one, Enum) else one for one in record) for record in self.records
         ]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = [self.columns, *(tuple(map(format_number, record)) for record in self.records[:_SHOWN])]
         widths = [max(len(line[place]) for line in lines) for place in range(len(self.columns))]
         text = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
@@ -123,17 +124,33 @@ def show_wait_progress(
     what: str, total: int, *, wanted: bool | None
 ) -> Iterator[Callable[[Mapping[RunState, int]], None]]:
     """Give a callback for the runs by state; it draws for a person, in a terminal or a notebook."""
-    if wanted is False:
-        yield lambda _counts: None
-        return
     console = Console(stderr=True, highlight=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[states]}"))
-    watched = console.is_terminal or console.is_jupyter or bool(wanted)
-    with Progress(*columns, TimeElapsedColumn(), console=console, disable=not watched) as bar:
-        task = bar.add_task(what, total=total, states="")
+    if wanted is False or not (console.is_terminal or console.is_jupyter or wanted):
+        yield lambda _counts: None
+    elif console.is_jupyter:
+        yield _show_line_in_notebook(what)
+    else:
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[states]}"))
+        with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
+            task = bar.add_task(what, total=total, states="")
 
-        def show(counts: Mapping[RunState, int]) -> None:
-            over = sum(count for state, count in counts.items() if state.ended)
-            bar.update(task, completed=over, states=format_state_counts(counts))
+            def show(counts: Mapping[RunState, int]) -> None:
+                over = sum(count for state, count in counts.items() if state.ended)
+                bar.update(task, completed=over, states=format_state_counts(counts))
 
-        yield show
+            yield show
+
+
+def _show_line_in_notebook(what: str) -> Callable[[Mapping[RunState, int]], None]:
+    """Return what replaces a line below the cell; it needs no widgets."""
+    display = import_module("IPython.display").display
+    lines = [f"{what}: waiting"]
+    handle = display({"text/plain": lines[0]}, raw=True, display_id=True)
+
+    def show(counts: Mapping[RunState, int]) -> None:
+        line = f"{what}: {format_state_counts(counts)}"
+        if line != lines[-1]:
+            lines[:] = [line]
+            handle.update({"text/plain": line}, raw=True)
+
+    return show

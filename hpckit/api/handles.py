@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from hpckit.api.history import (
 from hpckit.api.invocation import build_python_context, explain_errors
 from hpckit.api.watch import Place, Watch, group_places
 from hpckit.context import Context
-from hpckit.errors import NotFoundError, RunFailedError
+from hpckit.errors import HpckitError, NotFoundError, RunFailedError, UsageError
 from hpckit.features.reporting.gather import build_report
 from hpckit.features.reporting.page import render_page_chunks
 from hpckit.features.reporting.verb_report import read_plotly_script
@@ -30,6 +31,7 @@ from hpckit.operations.cancel import cancel_runs, plan_cancellations
 from hpckit.operations.new_settings import build_settings_order, parse_resume_overrides
 from hpckit.operations.output_file import REPORT, check_output_file, write_output_file
 from hpckit.operations.resume import Order, resume_runs
+from hpckit.record.launches import Launch as LaunchRecord
 from hpckit.record.launches import load_launch, load_launch_of_any_owner
 from hpckit.record.logs import find_rank_logs, read_whole_log
 from hpckit.record.lookup import Selection
@@ -48,9 +50,9 @@ _STATUS = ("run", "state", "job", "attempt", "step", "cause", "nodes", "started_
 class Launch:
     """The runs of one launch, or of those that replace some of them; made by `launch` and `open`.
 
-    It holds no state that could go out of date, and can be made again in any process by
-    `hpckit.open(launch.id)`. All of its methods may be called from several threads. They raise
-    HpckitError if the record cannot be read.
+    It holds no state that could go out of date, and can be pickled. Any process opens the runs of a
+    launch again by `hpckit.open(launch.folder)`. All of its methods may be called from several threads.
+    They raise HpckitError if the record cannot be read.
 
     Example:
         launch = hpckit.open("digits")
@@ -60,7 +62,7 @@ class Launch:
     """
 
     def __init__(
-        self, places: Sequence[Place], *, _folder: Path | None = None, _watch: Watch | None = None
+        self, places: Sequence[Place], _folder: Path | None = None, *, _watch: Watch | None = None
     ) -> None:
         self._places = tuple(places)
         self.folder = places[0][0] if _folder is None else _folder
@@ -74,7 +76,7 @@ class Launch:
     @property
     def runs(self) -> tuple[LaunchedRun, ...]:
         """The runs, in the order they were asked for."""
-        return tuple(LaunchedRun([place], _watch=self._watch) for place in self._places)
+        return tuple(map(self._get_run, self._places))
 
     def __len__(self) -> int:
         return len(self._places)
@@ -85,11 +87,23 @@ class Launch:
     @overload
     def __getitem__(self, index: int) -> LaunchedRun: ...
     @overload
-    def __getitem__(self, index: slice) -> Self: ...
-    def __getitem__(self, index: int | slice) -> LaunchedRun | Self:
+    def __getitem__(self, index: slice) -> Launch: ...
+    def __getitem__(self, index: int | slice) -> LaunchedRun | Launch:
         if isinstance(index, slice):
-            return type(self)(self._places[index], _folder=self.folder, _watch=self._watch)
-        return self.runs[index]
+            return Launch(self._places[index], _folder=self.folder, _watch=self._watch)
+        return self._get_run(self._places[index])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Launch) and self.__reduce__() == other.__reduce__()
+
+    def __hash__(self) -> int:
+        return hash(self._places)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._places, self.folder)
+
+    def _get_run(self, place: Place) -> LaunchedRun:
+        return LaunchedRun([place], _watch=self._watch)
 
     @explain_errors
     def status(self) -> Table[RunRow]:
@@ -106,13 +120,18 @@ class Launch:
         raised after it. In a terminal and in a notebook a line shows the progress, unless
         `progress=False`. After Ctrl-C the runs continue.
         """
+        if timeout is not None and not timeout >= -math.inf:
+            raise UsageError(f"timeout is {timeout}; it must be a number of seconds, or None")
         context = build_python_context()
         until = None if timeout is None else time.monotonic() + timeout
         self._watch.look_again_at_ended(context)
         with show_wait_progress(self.id, len(self._places), wanted=progress) as show:
             try:
-                while not self._look(context):
-                    show(self._count_states())
+                while True:
+                    over, views = self._watch.look(self._places, context)
+                    show(count_runs_by_state(view.state for view in views))
+                    if over:
+                        return all(view.state is RunState.completed for view in views)
                     left = None if until is None else until - time.monotonic()
                     if left is not None and left <= 0:
                         raise TimeoutError(f"{self.id} has not ended after {timeout:g} s; its runs continue")
@@ -120,9 +139,6 @@ class Launch:
             except KeyboardInterrupt:
                 context.note(f"warning: stopped waiting for {self.id}; its runs continue")
                 raise
-            counts = self._count_states()
-            show(counts)
-        return set(counts) == {RunState.completed}
 
     @explain_errors
     def cancel(self) -> None:
@@ -161,18 +177,20 @@ class Launch:
     def results(self) -> Table[ResultRow]:
         """Return the final metrics of all runs, beside the overrides in which they differ.
 
-        `rows` are the `runs` of `hpckit results --json`; `columns` those of `hpckit results --csv`.
+        `rows` are the `runs` of `hpckit results --json`; `columns` are the run, and those of
+        `hpckit results --csv`.
         """
         context = build_python_context()
         chosen = self._read_views(context, Ask.open_runs)
         results = build_results_of_runs(chosen, context, spans=len(chosen) > 1)
-        places = (build_run_id(folder.name, index) for folder, index in self._places)
-        order = {run: number for number, run in enumerate(places)}
-        lines = sorted(
-            zip(results.rows, list_row_values(results), strict=True), key=lambda line: order[line[0].run]
+        pairs = zip(results.rows, list_row_values(results), strict=True)
+        lines = {row.run: (row, (row.run, *record)) for row, record in pairs}
+        ordered = [lines[build_run_id(folder.name, index)] for folder, index in self._places]
+        return Table(
+            rows=tuple(row for row, _ in ordered),
+            columns=("run", *list_column_names(results)),
+            records=tuple(record for _, record in ordered),
         )
-        rows, records = tuple(row for row, _ in lines), tuple(record for _, record in lines)
-        return Table(rows=rows, columns=list_column_names(results), records=records)
 
     @explain_errors
     def history(self, *metrics: str) -> Table[MetricPoint]:
@@ -180,9 +198,8 @@ class Launch:
 
         Values that a restart has undone are marked, not left out.
         """
-        found = [
-            point for folder, index in self._places for point in read_metric_points(folder, index, metrics)
-        ]
+        once = dict.fromkeys(self._places)
+        found = [point for place in once for point in read_metric_points(*place, metrics)]
         return Table(
             rows=tuple(found),
             columns=HISTORY_COLUMNS,
@@ -194,7 +211,11 @@ class Launch:
 
         It is the output of the latest round; empty if there is none yet.
         """
-        return {run.id: run.read_log(rank) for run in self.runs}
+        launches = {folder: load_launch_of_any_owner(folder) for folder in group_places(self._places)}
+        return {
+            build_run_id(folder.name, index): _read_rank_log(launches[folder], index, rank)
+            for folder, index in self._places
+        }
 
     @explain_errors
     def report(self, file: Path | str | None = None) -> Path:
@@ -215,8 +236,11 @@ class Launch:
         return target
 
     def __repr__(self) -> str:
-        counts = format_state_counts(count_runs_by_state(row.state for row in self._read_rows(Ask.nothing)))
-        return f"<{type(self).__name__} {self.id}: {counts}>"
+        try:
+            states = count_runs_by_state(row.state for row in self._read_rows(Ask.nothing))
+        except HpckitError as error:
+            return f"<{type(self).__name__} {self.id}: {error.message}>"
+        return f"<{type(self).__name__} {self.id}: {format_state_counts(states)}>"
 
     def _repr_html_(self) -> str:
         results = self.results()
@@ -241,14 +265,6 @@ class Launch:
         chosen = self._read_views(build_python_context(), ask)
         rows = {view.record.id: build_run_row(view) for _, runs in chosen for view in runs}
         return tuple(rows[build_run_id(folder.name, index)] for folder, index in self._places)
-
-    def _look(self, context: Context) -> bool:
-        """Look once; return whether all runs are over."""
-        self._watch.poll(context)
-        return self._watch.are_over(self._places)
-
-    def _count_states(self) -> Mapping[RunState, int]:
-        return count_runs_by_state(view.state for view in self._watch.list_views(self._places))
 
 
 class LaunchedRun(Launch):
@@ -287,17 +303,12 @@ class LaunchedRun(Launch):
     @property
     def overrides(self) -> tuple[str, ...]:
         """Its overrides in Hydra's grammar."""
-        return load_launch_of_any_owner(self.folder).overrides(self.index)
+        return self.row.overrides
 
     @explain_errors
     def read_log(self, rank: int | None = None) -> str:
         """Return what one rank printed in the latest round; raises NotFoundError if it has no such rank."""
-        logs = find_rank_logs(load_launch_of_any_owner(self.folder), self.index)
-        if rank is not None and logs and rank not in logs:
-            raise NotFoundError(
-                f"run {self.id} has no log of rank {rank}", hint=f"it has ranks {min(logs)} to {max(logs)}"
-            )
-        return read_whole_log(logs[min(logs) if rank is None else rank].path) if logs else ""
+        return _read_rank_log(load_launch_of_any_owner(self.folder), self.index, rank)
 
     @explain_errors
     def result(self, timeout: float | None = None) -> ResultRow:
@@ -308,6 +319,16 @@ class LaunchedRun(Launch):
         if not self.wait(timeout, progress=False):
             raise build_run_failed_error(self.row)
         return self.results().rows[0]
+
+
+def _read_rank_log(launch: LaunchRecord, index: int, rank: int | None) -> str:
+    logs = find_rank_logs(launch, index)
+    if rank is not None and logs and rank not in logs:
+        raise NotFoundError(
+            f"run {launch.runs[index].id} has no log of rank {rank!r}",
+            hint=f"it has ranks {min(logs)} to {max(logs)}",
+        )
+    return read_whole_log(logs[min(logs) if rank is None else rank].path) if logs else ""
 
 
 def build_run_failed_error(row: RunRow) -> RunFailedError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from hpckit.features.reporting.gather import guess_goal_from_metric_names
 from hpckit.model.ids import build_run_id
 from hpckit.model.metrics import metric_value_to_number
 from hpckit.record.launches import load_launch_of_any_owner
+from hpckit.record.layout import LaunchPaths
 from hpckit.record.metrics.history import read_metric_history
 from hpckit.values import dataclass
 
@@ -39,21 +40,32 @@ class MetricPoint:
 
 def read_metric_points(folder: Path, index: int, metrics: Sequence[str]) -> Iterator[MetricPoint]:
     """Yield the logged values of these metrics, all of them by default, in order."""
-    launch = load_launch_of_any_owner(folder)
-    for judged in read_metric_history(launch.paths.run(index)):
+    paths = LaunchPaths(folder)
+    if not paths.launch.exists():
+        load_launch_of_any_owner(folder)  # raises
+    for judged in read_metric_history(paths.run(index)):
         row = judged.row
         for key, value in row.values.items():
             if not metrics or key in metrics:
                 yield MetricPoint(
-                    run=build_run_id(launch.id, index),
+                    run=build_run_id(folder.name, index),
                     attempt=row.place[0],
                     round=row.place[1],
                     step=row.step,
-                    at=datetime.fromisoformat(row.at) if row.at else None,
+                    at=_parse_time(row.at),
                     key=key,
                     value=value,
                     undone=key in judged.undone,
                 )
+
+
+def _parse_time(text: object) -> datetime | None:
+    """Return a time that a program wrote; None if it is none. Without a zone it is UTC."""
+    try:
+        at = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at
 
 
 def choose_metric_to_draw(names: Sequence[str]) -> str | None:

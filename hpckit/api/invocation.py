@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from hpckit.context import Context, default_output_dir
 from hpckit.errors import HpckitError
@@ -19,6 +19,18 @@ from hpckit.runtime.environ import copy_environment
 Words = ParamSpec("Words")
 Answer = TypeVar("Answer")
 _LOG = logging.getLogger("hpckit")
+_PARAMETERS = {
+    "-m (--multirun)": "multirun=True",
+    "Add -m": "Give multirun=True",
+    "--changed-code": "changed_code=True",
+    "--any-code": "any_code=True",
+    "--auto-resume": "auto_resume=True",
+    "--no-check": "check=False",
+    "--rerun": "rerun=True",
+    "--config-dir": "config_dir",
+    "--config-name": "config_name",
+    "--output-dir": "output_dir",
+}
 _WARNING = ("hpckit: warning:", "hpckit: error:")
 
 
@@ -54,6 +66,25 @@ def choose_launches_folder(output_dir: Path | str | None, context: Context) -> P
     return context.cwd / Path(output_dir).expanduser()
 
 
+def _name_parameters(text: str) -> str:
+    """Return a text with the names that options of the command line have here."""
+    for option, parameter in _PARAMETERS.items():
+        text = text.replace(option, parameter)
+    return text
+
+
+def _list_texts(value: object, before: str = "") -> Iterator[str]:
+    """Yield the texts in what a function was called with, each as the word `key=text` that it stands for."""
+    if isinstance(value, str):
+        yield before + value
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _list_texts(one, f"{key}=")
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _list_texts(one, before)
+
+
 def explain_errors(function: Callable[Words, Answer]) -> Callable[Words, Answer]:
     """Have a function's HpckitErrors show their hint in a traceback, none of their causes, and no secret."""
 
@@ -62,13 +93,9 @@ def explain_errors(function: Callable[Words, Answer]) -> Callable[Words, Answer]
         try:
             return function(*words, **named)
         except HpckitError as error:
+            error.message, error.hint = map(_name_parameters, (error.message, error.hint))
             known = find_secrets_in_environment(copy_environment())
-            mappings: list[Mapping[str, Any]] = [
-                named,
-                *(word for word in words if isinstance(word, Mapping)),
-            ]
-            given = [f"{key}={value}" for one in mappings for key, value in one.items()]
-            given += [word for word in words if isinstance(word, str)]
+            given = [*_list_texts(words), *_list_texts(named)]
             error.message, error.hint = (
                 mask_message(text, given, known) for text in (error.message, error.hint)
             )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hpckit.api.handles import Launch
 from hpckit.api.invocation import build_python_context, explain_errors
+from hpckit.api.plain import make_plain_command, make_plain_mapping, make_plain_points
 from hpckit.cli.gc_pause import pause_garbage_collector
 from hpckit.cli.launch_output import explain_repeated_runs, tell_which_runs_are_not_launched
 from hpckit.config.points import encode_hydra_value
@@ -24,7 +25,6 @@ from hpckit.operations.launch import (
     plan_launch,
     start_planned_launch,
 )
-from hpckit.planning.sweep.points import MAX_POINTS
 from hpckit.record.launches import Launch as LaunchRecord
 
 
@@ -33,7 +33,7 @@ def launch(  # noqa: PLR0913  # the options of the verb
     *words: str | Mapping[str, Any],
     multirun: bool = False,
     points: Iterable[Mapping[str, Any]] | None = None,
-    command: Sequence[str] | None = None,
+    command: Sequence[str | os.PathLike[str]] | None = None,
     cwd: Path | str | None = None,
     config_dir: Path | str | None = None,
     config_name: str | None = None,
@@ -47,7 +47,8 @@ def launch(  # noqa: PLR0913  # the options of the verb
     """Start runs as `hpckit launch` does, and return a handle on them at once.
 
     `words` are overrides in Hydra's grammar, as typed on the command line, or mappings of keys to
-    plain values; `settings` are more of these: `cluster="lab"`. With `multirun` words with several
+    values: numbers, texts, paths, enumerations by their value, numpy's and lists of these; `settings`
+    are more of them: `cluster="lab"`. With `multirun` words with several
     values are a sweep. `points` are the runs of a sweep, one mapping of keys to values each, of any
     number, without a file. `command` is run in place of an entry point. The project is `cwd`, by
     default the current folder, with its `conf/`.
@@ -67,11 +68,12 @@ def launch(  # noqa: PLR0913  # the options of the verb
 
     """
     context = build_python_context(cwd)
-    listed = None if points is None else tuple(islice(points, MAX_POINTS + 1))
+    listed = None if points is None else make_plain_points(points)
+    program = None if command is None else make_plain_command(command)
     overrides = tuple(_list_overrides(words, settings))
     request = ComposeRequest(
         overrides=overrides,
-        command=None if command is None else tuple(command),
+        command=program,
         config_dir=None if config_dir is None else Path(config_dir),
         config_name=config_name or context.environ.get("HPCKIT_CONFIG_NAME") or None,
         multirun=multirun or listed is not None,
@@ -89,7 +91,7 @@ def launch(  # noqa: PLR0913  # the options of the verb
     )
     made_by = {"--config-dir": request.config_dir, "--config-name": request.config_name}  # a rerun reads it
     typed = ["launch", *overrides, *(f"{option}={said}" for option, said in made_by.items() if said)]
-    typed += [*(["-m"] if multirun else []), *(["--", *command] if command else [])]
+    typed += [*(["-m"] if multirun else []), *(["--", *program] if program else [])]
     with pause_garbage_collector():
         planned = plan_launch(request, typed, options, context)
     tell_which_runs_are_not_launched(planned.known, context, planned.whole.plan.cluster.kind)
@@ -102,7 +104,7 @@ def _list_overrides(words: Iterable[str | Mapping[str, Any]], settings: Mapping[
         if isinstance(word, str):
             yield word
         elif isinstance(word, Mapping):
-            for key, value in word.items():
+            for key, value in make_plain_mapping(word, "a word").items():
                 yield f"{key}={_encode_value(key, value)}"
         else:
             raise UsageError(
@@ -111,13 +113,13 @@ def _list_overrides(words: Iterable[str | Mapping[str, Any]], settings: Mapping[
             )
 
 
-def _encode_value(key: object, value: Any) -> str:
+def _encode_value(key: str, value: Any) -> str:
     try:
         return encode_hydra_value(value)
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise UsageError(
-            f"the value of {key} is {value!r}, which no configuration can hold: {error}",
-            hint="give numbers, texts, booleans, None, or lists and mappings of these",
+            f"the value of {key} is one that no override can write: {error}",
+            hint="put it into a file of conf/, and choose it from there",
         ) from error
 
 
@@ -125,7 +127,7 @@ def _start(planned: PlannedLaunch, context: Context) -> Launch:
     explained = explain_repeated_runs(planned.known)
     if explained is not None and not planned.options.changed_code:
         told, ways = explained
-        raise UsageError(f"{told}; nothing was written or submitted", hint=_name_parameters(ways))
+        raise UsageError(f"{told}; nothing was written or submitted", hint=ways)
     _raise_check_errors(check_planned_launch(planned, context), context)
     started = None
     if planned.left is not None:
@@ -147,11 +149,6 @@ def _raise_check_errors(report: CheckReport | None, context: Context) -> None:
             f"{'; '.join(finding.message for finding in report.errors)}; nothing was written or submitted",
             hint=f"{hints}; check=False launches anyway".removeprefix("; "),
         )
-
-
-def _name_parameters(ways: str) -> str:
-    """Return advice with the names that options have here."""
-    return ways.replace("--changed-code", "changed_code=True").replace("--any-code", "any_code=True")
 
 
 def _list_places(planned: PlannedLaunch, started: LaunchRecord | None) -> list[tuple[Path, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from hpckit.context import Context
 from hpckit.model.run import RunView
 from hpckit.record.launches import load_launch_of_any_owner
+from hpckit.record.layout import LaunchPaths
 from hpckit.views.launch_view import Ask, build_launch_view
 from hpckit.views.poller import Poller
 
@@ -34,29 +36,46 @@ class Watch:
     def __init__(self, places: Sequence[Place]) -> None:
         self._places = places
         self._pollers: dict[Path, Poller] = {}
-        self._lock = threading.RLock()
+        self._lock, self._pid = threading.RLock(), os.getpid()
         self._polled_at = 0.0
         self.pause_s = _RECORD_S
 
-    def poll(self, context: Context) -> None:
-        """Look again, unless another thread has just done so."""
-        with self._lock:
+    def look(self, places: Sequence[Place], context: Context) -> tuple[bool, Sequence[RunView]]:
+        """Look again, unless another thread has just done so; return whether these runs are over, and how.
+
+        Raises NotFoundError if a launch has been removed.
+        """
+        with self._guard():
             began = time.monotonic()
-            if self._pollers and began - self._polled_at < self.pause_s / 2:
-                return
-            if not self._pollers:
-                for folder, runs in group_places(self._places).items():
-                    launch = load_launch_of_any_owner(folder)
-                    self._pollers[folder] = Poller(launch=launch, context=context, indices=runs)
-            for poller in self._pollers.values():
-                if not poller.are_all_runs_over:
-                    poller.poll_once()
-            self._polled_at = time.monotonic()
-            self.pause_s = max(_RECORD_S, (self._polled_at - began) * _SHARE)
+            if not self._pollers or began - self._polled_at >= self.pause_s / 2:
+                self._poll(places, context)
+                self._polled_at = time.monotonic()
+                self.pause_s = max(_RECORD_S, (self._polled_at - began) * _SHARE)
+            over = all(index in self._pollers[folder].settled for folder, index in places)
+            known = ((self._pollers[folder].known, index) for folder, index in places)
+            return over, [views[index] for views, index in known if index in views]
+
+    def _poll(self, places: Sequence[Place], context: Context) -> None:
+        for folder, runs in group_places(self._places).items():
+            if folder not in self._pollers:
+                launch = load_launch_of_any_owner(folder)
+                self._pollers[folder] = Poller(launch=launch, context=context, indices=runs)
+        for folder in group_places(places):
+            if not LaunchPaths(folder).launch.exists():
+                load_launch_of_any_owner(folder)  # says what is missing
+        for poller in self._pollers.values():
+            if not poller.are_all_runs_over:
+                poller.poll_once()
+
+    def _guard(self) -> threading.RLock:
+        """Return the lock, in a child process a new one: no thread there could give back the old one."""
+        if self._pid != os.getpid():
+            self._pid, self._lock = os.getpid(), threading.RLock()
+        return self._lock
 
     def look_again_at_ended(self, context: Context) -> None:
         """Wait again for ended runs that another process has resumed since; asks Slurm nothing."""
-        with self._lock:
+        with self._guard():
             for poller in self._pollers.values():
                 ended = sorted(poller.settled)
                 for view in build_launch_view(poller.launch, context, ask=Ask.nothing, indices=ended).runs:
@@ -66,18 +85,5 @@ class Watch:
 
     def forget_ends(self) -> None:
         """Look at all runs from now on: what had ended may go on."""
-        with self._lock:
+        with self._guard():
             self._pollers.clear()
-
-    def are_over(self, places: Sequence[Place]) -> bool:
-        """Return whether nothing more will happen to these runs."""
-        with self._lock:
-            known = self._pollers
-            return all(folder in known and index in known[folder].settled for folder, index in places)
-
-    def list_views(self, places: Sequence[Place]) -> Sequence[RunView]:
-        """Return the latest view of each of these runs that was seen."""
-        with self._lock:
-            known = {folder: poller.known for folder, poller in self._pollers.items()}
-            seen = (known.get(folder, {}).get(index) for folder, index in places)
-            return [view for view in seen if view is not None]

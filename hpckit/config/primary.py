@@ -58,17 +58,18 @@ def builds_on_hpckit(folders: Sequence[Path], name: str) -> bool:
     return any(one in ("hpckit", SCHEMA_NAME) or suggest_nearest_names(one, ["hpckit"]) for one in listed)
 
 
-def import_configured_modules(request: ComposeRequest, folders: Sequence[Path], primary: str) -> None:
-    """Import `imports` of the primary configuration's file and of the command line.
+def import_configured_modules(request: ComposeRequest, folders: Sequence[Path], primary: str) -> bool:
+    """Import `imports` of the primary configuration's file and of the command line; return if any.
 
     They are found from the working directory. Raises ConfigError if one cannot be imported.
     """
     words = (word.lstrip("+").partition("=") for word in request.overrides)
     given = [_read_config_mapping(folders, primary).get("imports")]
     given += [_parse_yaml_once(value) for key, _, value in words if key == "imports"]
+    wanted = [name for names in given if isinstance(names, list) for name in names]
     sys.path.insert(0, str(request.cwd))
     try:
-        for name in (name for names in given if isinstance(names, list) for name in names):
+        for name in wanted:
             import_module(str(name))
     except (Exception, SystemExit) as error:
         raise ConfigError(
@@ -78,6 +79,7 @@ def import_configured_modules(request: ComposeRequest, folders: Sequence[Path], 
         ) from error
     finally:
         sys.path.remove(str(request.cwd))
+    return bool(wanted)
 
 
 def read_yaml_file(file: Path) -> Any:

@@ -6,6 +6,7 @@ back. In a session `${oc.env:NAME}` reads the request's environment, never the p
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import IConfigRepository
 from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.config_store import ConfigStore
 from hydra.core.default_element import GroupDefault, ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
@@ -31,6 +33,7 @@ from hydra.plugins.config_source import ConfigLoadError, ConfigResult
 from hydra.types import RunMode
 from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.basecontainer import BaseContainer
 from omegaconf.resolvers import oc
 
 from hpckit.config.primary import choose_primary_config, import_configured_modules
@@ -48,6 +51,9 @@ VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") e
 
 _OF_HYDRA = ("hydra/config", "hydra/launcher/basic", "hydra/sweeper/basic")
 """What Hydra always composes and has in no file: a file of that name takes its place."""
+
+_OWN_CONFIGS = ("hydra", "hydra_config.yaml", "_dummy_empty_config_.yaml")
+"""What Hydra itself stores."""
 
 _UNSET = object()
 _HYDRA_LOCK = threading.RLock()
@@ -215,10 +221,9 @@ def open_hydra_session(request: ComposeRequest) -> Iterator[Session]:
     """Initialise Hydra with the request's folders; raises ConfigError if one does not exist."""
     folders = list_conf_folders(request)
     primary = choose_primary_config(request, folders)
-    import_configured_modules(request, folders, primary)
-    register_schema_with_hydra()
+    imported = import_configured_modules(request, folders, primary)
     with (
-        _put_aside_callers_hydra(),
+        _put_aside_callers_hydra(keep_configs=imported),
         warnings.catch_warnings(),
         redirect_env_resolver(request.environ),
         initialize_config_dir(config_dir=str(folders[0]), job_name="hpckit", **VERSION_BASE),
@@ -240,15 +245,36 @@ def open_hydra_session(request: ComposeRequest) -> Iterator[Session]:
             raise _mask_secrets_in_error(error, session) from error
 
 
+def _renew_lock_after_fork() -> None:
+    global _HYDRA_LOCK  # noqa: PLW0603  # the thread that held it is not in the child
+    _HYDRA_LOCK = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock_after_fork)
+
+
 @contextmanager
-def _put_aside_callers_hydra() -> Iterator[None]:
-    """Give this thread a Hydra of its own inside the block: a notebook or application may use one, too."""
+def _put_aside_callers_hydra(*, keep_configs: bool) -> Iterator[None]:
+    """Compose with a Hydra of our own inside the block: a notebook or application may use one, too.
+
+    Its resolvers stay usable. Configurations that it has stored count only with `keep_configs`: Hydra
+    would merge one named `config` into a file of that name.
+    """
     with _HYDRA_LOCK:
         instances: dict[type, Any] = Singleton._instances  # noqa: SLF001
+        resolvers = BaseContainer._resolvers  # noqa: SLF001
         before = {kind: instances.pop(kind, None) for kind in (GlobalHydra, JobRuntime, VersionBase)}
+        known, store = dict(resolvers), ConfigStore.instance()
+        stored = store.repo
+        if not keep_configs:
+            store.repo = {name: one for name, one in stored.items() if name in _OWN_CONFIGS}
         try:
+            register_schema_with_hydra()
             yield
         finally:
+            store.repo = stored
+            resolvers.clear()
+            resolvers.update(known)
             for kind, instance in before.items():
                 instances.pop(kind, None)
                 if instance is not None:

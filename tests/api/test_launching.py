@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import logging
+import pickle
+import shutil
 import subprocess
 import sys
 import threading
 import traceback
+from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
 
 import hpckit
 from hpckit.api.display import format_html_table
-from hpckit.errors import ConfigError, NotFoundError, RunFailedError, UsageError
+from hpckit.api.plain import make_plain_command, make_plain_mapping
+from hpckit.errors import NotFoundError, RunFailedError, UsageError
 from hpckit.model.states import RunState
 
 SECRET = "s3cr3t-value"  # noqa: S105
@@ -117,7 +127,8 @@ def test_any_process_opens_a_launch_or_a_run(launch: hpckit.Launch, project: Pat
 
 
 def test_notebooks_show_results_with_curves_and_nothing_of_a_run_is_markup(launch: hpckit.Launch) -> None:
-    """Static HTML, without scripts."""
+    """Static HTML, without scripts; a REPL sees the table."""
+    assert repr(launch.results()).count("completed") == 2
     page = launch._repr_html_()
     assert page.count("<svg") == 3
     assert "<script" not in page
@@ -136,10 +147,15 @@ def test_report_is_written_and_other_files_are_left_alone(launch: hpckit.Launch,
 def test_hydra_of_the_caller_is_as_it_was(project: Path, tmp_path: Path) -> None:
     """Also its job name, its version, and the folders that it searches."""
     (tmp_path / "mine.yaml").write_text("lr: 3\njob: ${hydra:job.name}\n")
+    OmegaConf.register_new_resolver("now", lambda _: "mine", replace=True)
+    ConfigStore.instance().store("config", {"name": "theirs", "seed": "text"})
     with initialize_config_dir(config_dir=str(tmp_path), job_name="mine", version_base="1.3"):
+        OmegaConf.register_new_resolver("now", lambda _: "mine", replace=True)
         HydraConfig.instance().set_config(compose("mine", return_hydra_config=True))
         before = GlobalHydra.instance().hydra
-        start(project)
+        assert start(project).id.startswith("api-")
+        assert ConfigStore.instance().load("config.yaml").node.name == "theirs"
+        assert OmegaConf.create({"x": "${now:%Y}"}).x == "mine"
         assert GlobalHydra.instance().hydra is before
         again = compose("mine", return_hydra_config=True)
         assert (again.lr, again.hydra.job.name) == (3, "mine")
@@ -147,6 +163,7 @@ def test_hydra_of_the_caller_is_as_it_was(project: Path, tmp_path: Path) -> None
             source.provider for source in GlobalHydra.instance().config_loader().get_sources()
         }.isdisjoint({"hpckit"})
     assert not GlobalHydra.instance().is_initialized()
+    del ConfigStore.instance().repo["config.yaml"]
 
 
 def test_threads_launch_and_wait_side_by_side(project: Path) -> None:
@@ -170,14 +187,14 @@ def test_threads_launch_and_wait_side_by_side(project: Path) -> None:
     assert [found[number][0].read_log() for number in range(2)] == ["0\n", "1\n"]
 
 
-def test_waiting_ends_in_time_cancelled_runs_resume(project: Path) -> None:
+def test_waiting_ends_in_time_cancelled_runs_resume(project: Path, tmp_path: Path) -> None:
     """`wait` raises TimeoutError and leaves the run alone; `cancel` and `resume` do as the verbs."""
     launch = hpckit.launch(
         {"name": "slow", "output_dir": str(project / "outputs")},
         command=[
             sys.executable,
             "-c",
-            f"import os, time; time.sleep(0 if os.path.exists({str(project / 'go')!r}) else 60)",
+            f"import os, time; time.sleep(0 if os.path.exists({str(tmp_path / 'go')!r}) else 60)",
         ],
         cluster="local",
         cwd=project,
@@ -188,7 +205,7 @@ def test_waiting_ends_in_time_cancelled_runs_resume(project: Path) -> None:
     launch.cancel()
     assert launch.wait(60) is False
     assert launch[0].state is RunState.cancelled
-    (project / "go").touch()
+    (tmp_path / "go").touch()
     assert launch.resume(cancelled=True).wait(60)
 
 
@@ -197,7 +214,10 @@ def test_waiting_ends_in_time_cancelled_runs_resume(project: Path) -> None:
     [
         (("nonsense",), "nonsense"),
         ((3,), "hpckit.launch got 3"),
-        (({"params.x": object()},), "which no configuration can hold"),
+        (({"params.x": object()},), "of type object, which no configuration can hold"),
+        (({"params.x": b"abc"},), "of type bytes"),
+        (({"params.x": {"a", "b"}},), "of type set"),
+        (({1: 2},), "has the key 1; keys are texts"),
     ],
 )
 def test_bad_words_are_one_clear_error(words: tuple[object, ...], told: str, tmp_path: Path) -> None:
@@ -205,12 +225,6 @@ def test_bad_words_are_one_clear_error(words: tuple[object, ...], told: str, tmp
     with pytest.raises(UsageError, match=told):
         hpckit.launch(*words, command=["true"], cluster="local", cwd=tmp_path)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_no_points_are_an_error(tmp_path: Path) -> None:
-    """Not a launch of one run."""
-    with pytest.raises(ConfigError, match="points is empty"):
-        hpckit.launch(points=[], command=["true"], cluster="local", cwd=tmp_path)
 
 
 def test_errors_show_their_hint_and_no_secret(tmp_path: Path) -> None:
@@ -223,9 +237,9 @@ def test_errors_show_their_hint_and_no_secret(tmp_path: Path) -> None:
     assert "direct cause" not in shown
 
 
-def test_runs_that_another_process_resumes_are_waited_for_again(project: Path) -> None:
+def test_runs_that_another_process_resumes_are_waited_for_again(project: Path, tmp_path: Path) -> None:
     """A handle that has seen their end does not take it for final."""
-    flag = project / "mended"
+    flag = tmp_path / "mended"
     command = [sys.executable, "-c", f"import os, sys; sys.exit(not os.path.exists({str(flag)!r}))"]
     launch = hpckit.launch(
         {"name": "mended", "output_dir": str(project / "outputs"), "recovery": "never"},
@@ -237,3 +251,145 @@ def test_runs_that_another_process_resumes_are_waited_for_again(project: Path) -
     flag.touch()
     hpckit.open(launch.folder).resume()
     assert launch.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("points", "told"),
+    [
+        ([], "points is empty"),
+        ("lr=0.1", "points is 'lr=0.1'"),
+        ([{"params.lr": 0.1}, "lr=1"], r"points\[1\] is 'lr=1'"),
+        (pd.DataFrame({"params.lr": [1]}), "points is a data frame"),
+        ([{"params.lr": 10**5000}], "more than 4000 digits"),
+    ],
+)
+def test_bad_points_are_one_clear_error(points: Any, told: str, tmp_path: Path) -> None:
+    """Whatever stands in place of a list of mappings."""
+    with pytest.raises(UsageError, match=told):
+        hpckit.launch(points=points, command=["true"], cluster="local", cwd=tmp_path)
+
+
+def test_values_reach_a_configuration_as_what_they_are() -> None:
+    """Of numpy, paths, enumerations by their value; what contains itself does not."""
+
+    class Kind(int, Enum):
+        adam = 2
+
+    given = {
+        "a": np.int64(3),
+        "b": np.bool_(1),
+        "c": np.arange(2),
+        "d": Path("/x"),
+        "e": Kind.adam,
+        "f": (1, None),
+    }
+    plain = make_plain_mapping(given, "a word")
+    assert plain == {"a": 3, "b": True, "c": [0, 1], "d": "/x", "e": 2, "f": [1, None]}
+    assert [type(value) for value in plain.values()] == [int, bool, list, str, int, list]
+    ring: dict[str, Any] = {}
+    ring["ring"] = ring
+    with pytest.raises(UsageError, match="contains itself"):
+        make_plain_mapping(ring, "a word")
+    assert make_plain_command([Path("/bin/sleep"), 0]) == ("/bin/sleep", "0")  # type: ignore[list-item]
+    with pytest.raises(UsageError, match="command is the one text 'sleep 1'"):
+        make_plain_command("sleep 1")
+
+
+def test_each_point_has_its_row_also_where_two_are_the_same_known_run(
+    launch: hpckit.Launch, project: Path
+) -> None:
+    """So points and rows can be read side by side."""
+    twice = hpckit.launch(
+        {"name": "api", "output_dir": project / "outputs"},
+        command=[sys.executable, "train.py", "${params.lr}"],
+        points=[{"params.lr": rate} for rate in (0.2, 0.1, 0.2)],
+        cluster="local",
+        cwd=project,
+    )
+    assert [row.metrics["loss"] for row in twice.results()] == [0.4, 0.2, 0.4]
+    assert twice[0] == twice[2] == launch[2]
+    assert len(twice.history()) == 6
+    assert twice.wait(1)
+    copy = pickle.loads(pickle.dumps(twice))  # noqa: S301
+    assert (copy, hash(copy)) == (twice, hash(twice))
+    assert copy[1:][0].state is RunState.completed
+
+
+def test_threads_that_wait_while_another_resumes_hear_the_true_end(launch: hpckit.Launch) -> None:
+    """A resume that finds nothing to do does not turn completed runs into others."""
+    done, heard = threading.Event(), list[bool]()
+
+    def resume() -> None:
+        while not done.is_set():
+            launch[::2].resume()
+
+    def wait() -> None:
+        for _ in range(100):
+            heard.append(launch[0].wait(60))
+
+    threads = [threading.Thread(target=wait) for _ in range(2)]
+    other = threading.Thread(target=resume)
+    for thread in (other, *threads):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done.set()
+    other.join()
+    assert heard == [True] * 200
+
+
+def test_removed_launch_is_an_error_not_an_endless_wait(project: Path) -> None:
+    """Also for a handle that has seen the end before."""
+    launch = hpckit.launch(
+        {"name": "removed", "output_dir": str(project / "outputs")},
+        command=["true"],
+        cluster="local",
+        cwd=project,
+    )
+    assert launch.wait(60)
+    shutil.rmtree(launch.folder)
+    with pytest.raises(NotFoundError):
+        launch.wait(60)
+    assert "removed-" in repr(launch)
+
+
+def test_times_that_a_program_garbled_hide_no_other_value(project: Path) -> None:
+    """Its metrics are lines of a file, which anything can stand in."""
+    lines = '{"step": 0, "loss": 1, "at": "garbage"}\n{"step": 1, "loss": 2, "at": "2026-01-01T00:00:00"}\n'
+    launch = hpckit.launch(
+        {"name": "garbled", "output_dir": str(project / "outputs")},
+        command=[
+            sys.executable,
+            "-c",
+            f"import os; open(os.environ['HPCKIT_ATTEMPT_DIR'] + '/metrics.jsonl', 'w').write({lines!r})",
+        ],
+        cluster="local",
+        cwd=project,
+    )
+    launch.wait(60)
+    assert [point.at for point in launch.history("loss")] == [None, datetime(2026, 1, 1, tzinfo=UTC)]
+    assert "<svg" in launch._repr_html_()
+
+
+def test_child_process_launches_although_a_thread_composed_at_the_fork(tmp_path: Path) -> None:
+    """A lock that another thread held at the fork is no lock of the child."""
+    program = f"""
+import os, threading, hpckit
+from hpckit.config import session
+from hpckit.errors import UsageError
+held, go = threading.Event(), threading.Event()
+def hold():
+    with session._HYDRA_LOCK:
+        held.set(); go.wait()
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+child = os.fork()
+if not child:
+    hpckit.launch(command=["true"], cluster="local", cwd={str(tmp_path)!r})
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "0\n", done.stderr
