@@ -52,7 +52,7 @@ def warn_about_suspicious_input(request: ComposeRequest, points: Sequence[SweepP
         words = f"{word} is a text; without it the value is the number {number:g}"
         key, _, value = word.partition("=")
         yield build_warning_finding(key, value, words)
-    if request.multirun and len(points) == 1 and points[0].search is None:
+    if request.multirun and request.points is None and len(points) == 1 and points[0].search is None:
         words = "-m makes a sweep, but no word has several values (lr=0.1,0.2): this is one run"
         yield build_warning_finding("-m", "", words)
     for key in find_keys_exposing_secrets(points[0]):

@@ -39,7 +39,7 @@ from hpckit.errors import ConfigError
 from hpckit.model.plan import SweepPoint
 from hpckit.patterns import lazy_pattern
 from hpckit.planning.stages import StageSettings, parse_stages
-from hpckit.planning.sweep.point_file import build_point_rows
+from hpckit.planning.sweep.point_file import GIVEN, build_point_rows
 from hpckit.values import replace
 
 _ADDRESSED = lazy_pattern(r"(?P<stage>[A-Za-z_]\w*):(?P<word>[^=]*(=.*)?)\Z", re.ASCII | re.DOTALL)
@@ -56,7 +56,7 @@ def parse_override_words(request: ComposeRequest, session: Session) -> tuple[Wor
     found: list[Word] = []
     if request.points is not None:
         rows = build_point_rows(request.points)
-        _add_points_columns(found, build_points_columns(rows, "points", session.loader), session)
+        _add_points_columns(found, build_points_columns(rows, GIVEN, session.loader), session)
     before = ""
     for given in add_command_override(request, session):
         match = _ADDRESSED.match(given)

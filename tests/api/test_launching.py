@@ -261,6 +261,7 @@ def test_runs_that_another_process_resumes_are_waited_for_again(project: Path, t
         ([{"params.lr": 0.1}, "lr=1"], r"points\[1\] is 'lr=1'"),
         (pd.DataFrame({"params.lr": [1]}), "points is a data frame"),
         ([{"params.lr": 10**5000}], "more than 4000 digits"),
+        ([{"params.lr": 0.1}, {"nonsense": 1}], r"^points\[1\]: .*nonsense"),
     ],
 )
 def test_bad_points_are_one_clear_error(points: Any, told: str, tmp_path: Path) -> None:

@@ -302,6 +302,9 @@ def test_papers_and_what_hpckit_wrote_are_no_code(project: Any) -> None:
     (project.cwd / "res.csv").write_text(project("results", "--csv").out)
     (project.cwd / "res.json").write_text(project("results", "--json").out)
     (project.cwd / "run.log").write_text("mine")
+    for of_hydra in ("multirun/0/.hydra/config.yaml", "multirun/multirun.yaml"):
+        (project.cwd / of_hydra).parent.mkdir(parents=True, exist_ok=True)
+        (project.cwd / of_hydra).write_text("lr: 1")
     assert len(launched(project, *words)["skipped"]) == 1
     for name in ("data.csv", "prompts/README.md", "docs/conf.py", "docs/a.rst", "news.txt", "TODO"):
         (project.cwd / name).parent.mkdir(exist_ok=True)

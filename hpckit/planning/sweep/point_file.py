@@ -26,6 +26,9 @@ EXAMPLES = (
     "CSV: a line of keys, then a line for each point; YAML: a list of mappings, such as "
     "`- {lr: 0.1, batch: 32}`; JSON lines: one object a line"
 )
+GIVEN = "points"
+"""In place of the name of a file: the points that a program gave, as its parameter is called."""
+
 _MOST = MAX_POINTS + 1
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLAIN_VALUES = {"": None, "~": None, "null": None, "true": True, "false": False}
@@ -76,17 +79,15 @@ def parse_point_file(text: str, ending: str, name: str) -> tuple[Row, ...]:
 
 def build_point_rows(points: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
     """Return the points that a program gives, numbered from 1; raises ConfigError."""
-    rows = tuple(
-        _build_point_row(dict(point), number, "points") for number, point in enumerate(points, start=1)
-    )
+    rows = tuple(_build_point_row(dict(point), number, GIVEN) for number, point in enumerate(points, start=1))
     if not rows:
         raise ConfigError("points is empty", hint="give a mapping of keys to values for each run")
     return rows
 
 
 def format_line_position(name: str, line: int) -> str:
-    """Return a line of a file as text, for the beginning of a message."""
-    return f"{name}, line {line}"
+    """Return a line of a file as text, for the beginning of a message; `name` may be GIVEN."""
+    return f"{GIVEN}[{line - 1}]" if name == GIVEN else f"{name}, line {line}"
 
 
 def _parse_csv(text: str, name: str) -> Iterator[Row]:

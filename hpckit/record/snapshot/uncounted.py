@@ -33,6 +33,8 @@ _SOURCE = lazy_pattern(
     r"|(?:\A|/)(?:(?:cmakelists|dockerfile|justfile|makefile|sconstruct|snakefile)(?:\.\w+)?|\.env[^/]*)\Z"
 )
 """Programs, templates, recipes and settings; JSON is as often data, or written."""
+_OF_HYDRA = lazy_pattern(r"(?:\A|/)(?:\.hydra/[^/]+\.yaml|multirun\.yaml)\Z")
+"""What an application of Hydra writes of itself into its output folders."""
 _LOGS = (".err", ".log", ".out", ".pid")
 _TABLES = frozenset({".csv", ".json", ".jsonl", ".tsv", ".txt"})
 """As likely to be read as written: at the top of a project they count."""
@@ -43,7 +45,7 @@ _QUIET_S = 120.0
 def find_non_code_files(
     snapshot: CodeSnapshot, output_dir: Path, is_output: Callable[[Path], bool]
 ) -> frozenset[str]:
-    """Return the files that do not count: papers, logs, hpckit's outputs, and what runs wrote.
+    """Return the files that do not count: papers, logs, outputs of hpckit and Hydra, and what runs wrote.
 
     Also files of points of any launch: their values are in the configurations of its runs.
     `is_output` is whether hpckit wrote a file. Runs whose launches are in `output_dir` wrote an
@@ -53,7 +55,8 @@ def find_non_code_files(
     tops = {PurePosixPath("."), PurePosixPath(snapshot.working_dir)}
     files = [file for file in snapshot.files or () if file.link is None]
     found = {file.path for file in files if _is_project_document(PurePosixPath(file.path), tops)}
-    found |= {file.path for file in files if file.path.endswith(_LOGS) and not file.tracked}
+    loose = [file.path for file in files if not file.tracked]
+    found |= {path for path in loose if path.endswith(_LOGS) or _OF_HYDRA.search(path)}
     left = [file for file in files if not (file.tracked or file.path in found)]
     left = [file for file in left if not (file.executable or has_source_suffix(file.path))]
     found |= {file.path for file in left if is_output(snapshot.root / file.path)}
