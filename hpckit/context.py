@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
+from hpckit.errors import UsageError
 from hpckit.model.plain import replace_nan_with_null, to_plain
 from hpckit.report.escape import escape_controls, escape_json
 from hpckit.values import dataclass, field
@@ -122,6 +123,14 @@ def _draw_no_progress() -> Iterator[Tell]:
 def default_output_dir(context: Context) -> Path:
     """Return the absolute default folder of launches; an empty variable counts as unset."""
     return context.cwd / Path(context.environ.get("HPCKIT_OUTPUTS") or "outputs").expanduser()
+
+
+def current_folder() -> Path:
+    """Return the folder this process works in; raises UsageError if it has been removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the current folder has been removed", hint="change to another one: cd") from None
 
 
 def login_name() -> str:

@@ -11,7 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from hpckit.context import Context, default_output_dir
+from hpckit.context import Context, current_folder, default_output_dir
 from hpckit.errors import HpckitError
 from hpckit.planning.secrecy import find_secrets_in_environment, mask_message
 from hpckit.runtime.environ import copy_environment
@@ -48,7 +48,7 @@ class _LogStream(io.StringIO):
 
 def build_python_context(cwd: Path | str | None = None) -> Context:
     """Return a context in which nothing asks or prints; `cwd` is the project's folder (default: here)."""
-    folder = Path.cwd() if cwd is None else Path(cwd).expanduser().absolute()
+    folder = current_folder() if cwd is None else Path(cwd).expanduser().absolute()
     return Context(
         environ=copy_environment(),
         cwd=folder,

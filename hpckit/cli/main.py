@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
@@ -22,7 +21,7 @@ from hpckit.cli.gc_pause import pause_garbage_collector
 from hpckit.cli.parsing import OptionalValue, reword_argparse_error, suggest_option
 from hpckit.cli.streams import open_standard_streams, redirect_output_to_null
 from hpckit.cli.terminal.progress_bar import show_progress_bar
-from hpckit.context import Context
+from hpckit.context import Context, current_folder
 from hpckit.errors import HpckitError, OutputError, UsageError
 from hpckit.planning.secrecy import find_secrets_in_environment, mask_message
 from hpckit.runtime.environ import copy_environment
@@ -144,7 +143,11 @@ For programs and agents: `hpckit [VERB] --help --json`.
 def main(argv: Sequence[str] | None = None, context: Context | None = None) -> int:
     """Run the command line and return its exit code; tests pass their own words and context."""
     words = sys.argv[1:] if argv is None else list(argv)
-    context = context or build_process_context()
+    try:
+        context = context or build_process_context()
+    except UsageError as error:
+        sys.stderr.write(f"hpckit: error: {error.message}\n  {error.hint}\n")
+        return error.exit_code
     if argv is None and "_ARGCOMPLETE" in context.environ and "COMP_LINE" in context.environ:
         code: int = importlib.import_module("hpckit.cli.completion").answer_shell_completion(context)
         return code
@@ -172,7 +175,7 @@ def build_process_context() -> Context:
     stdout, stderr = open_standard_streams()
     return Context(
         environ=copy_environment(),
-        cwd=Path.cwd(),
+        cwd=current_folder(),
         stdout=stdout,
         stderr=stderr,
         now=lambda: datetime.now(UTC),

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,3 +146,17 @@ def test_main_refuses_options_as_it_refuses_anything(
     assert (said.code, said.out) == (2, "")
     assert first == f"hpckit: error: {message}"
     assert hint in second
+
+
+def test_main_in_a_folder_that_has_been_removed_says_so(tmp_path: Path) -> None:
+    """As after `git worktree remove`, in a shell that is still there: no traceback."""
+    (tmp_path / "gone").mkdir()
+    words = 'cd "$1" && rmdir "$1" && exec "$2" -P -m hpckit ls'
+    done = subprocess.run(
+        ["sh", "-c", words, "sh", tmp_path / "gone", sys.executable],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "hpckit: error: the current folder has been removed\n  change to another one: cd\n"
