@@ -23,6 +23,7 @@ from hpckit.api.finding import open_launch
 from hpckit.api.handles import Launch
 from hpckit.api.invocation import explain_errors
 from hpckit.api.launching import launch
+from hpckit.context import current_folder
 from hpckit.errors import UsageError
 from hpckit.executor.encoding import DelayedSubmission, EncodedCall, encode_calls, write_calls
 from hpckit.executor.job import Job, open_job
@@ -77,7 +78,7 @@ class Executor(concurrent.futures.Executor):
             raise UsageError("there is no cluster 'debug'", hint="call the function, or take cluster='local'")
         self.folder = Path(os.path.abspath(Path(folder).expanduser()))  # noqa: PTH100  # links stay
         self.cluster, self.max_pickle_size_gb = cluster or "auto", max_pickle_size_gb
-        self.cwd = Path.cwd() if cwd is None else Path(cwd).expanduser().absolute()
+        self.cwd = current_folder() if cwd is None else Path(cwd).expanduser().absolute()
         self.parameters = check_parameters(parameters)
         self._changed = threading.Condition()
         self._waiting: list[_Given] = []

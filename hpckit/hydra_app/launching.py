@@ -27,7 +27,7 @@ from hpckit.api.handles import Launch, build_run_failed_error
 from hpckit.api.launching import launch as start_launch
 from hpckit.config.points import encode_hydra_value
 from hpckit.config.request import ComposeRequest, list_conf_folders, shipped_conf_folder
-from hpckit.context import random_launch_token
+from hpckit.context import current_folder, random_launch_token
 from hpckit.errors import HpckitError
 from hpckit.hydra_app.freezing import freeze_config
 from hpckit.hydra_app.jobs import Application, read_result, write_jobs
@@ -179,7 +179,7 @@ def _describe_application(function: Any) -> tuple[Application, bytes | None]:
         script=script and str(Path(script).absolute()),
         module=module,
         arguments=tuple(sys.argv[1:]),
-        cwd=str(Path.cwd()),
+        cwd=str(current_folder()),
         function=getattr(function, "__qualname__", ""),
         python_path=tuple(sys.path),
     )
@@ -219,7 +219,7 @@ def _find_config_dir(parameters: Parameters) -> Path | None:
 
     An application's groups must not be in the way of the columns that its overrides get.
     """
-    request = ComposeRequest(environ=copy_environment(), cwd=Path.cwd())
+    request = ComposeRequest(environ=copy_environment(), cwd=current_folder())
     own = list_conf_folders(request)[0]
     has_file = any((own / f"{option}.yaml").is_file() for option in parameters.options)
     return None if has_file else shipped_conf_folder()
