@@ -15,7 +15,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 
 from hpckit.record.process import DEAD, PARENT, SESSION, STATE, read_proc_stat_fields, read_process_start_id
 
@@ -90,7 +91,8 @@ def end_orphans(ranks: Collection[int] = (), grace_s: float = 0.0) -> list[int]:
     while quiet < _QUIET:
         met, quiet = [], quiet + 1
         waited_s = time.monotonic() - begin
-        for pid, is_zombie in _list_orphans(ranks):
+        # The first look is quick, the second one sees what changes while the first reads.
+        for pid, is_zombie in _list_orphans(ranks, _list_children() if quiet == 1 else _list_processes()):
             met.append(pid)
             with contextlib.suppress(OSError):
                 if is_zombie:
@@ -107,15 +109,37 @@ def end_orphans(ranks: Collection[int] = (), grace_s: float = 0.0) -> list[int]:
     return []
 
 
-def _list_orphans(ranks: Collection[int]) -> Iterator[tuple[int, bool]]:
+def _list_orphans(ranks: Collection[int], numbers: Iterable[int]) -> Iterator[tuple[int, bool]]:
     """Yield this process's children in other sessions than its own, and whether they are zombies.
 
     Their numbers belong to no other process before this one waits for them. The newest come first:
     one that forks and ends is met while it is there.
     """
     own, session = str(os.getpid()), str(os.getsid(0))
-    numbers = map(int, filter(str.isdecimal, os.listdir("/proc")))  # noqa: PTH208  # thrice as fast
-    for pid in sorted(numbers, reverse=True):
+    for pid in numbers:
         found = read_proc_stat_fields(pid)
         if found and found[PARENT] == own and found[SESSION] != session and pid not in ranks:
             yield pid, found[STATE] in DEAD
+
+
+def _list_processes() -> list[int]:
+    """Return the processes of this machine, the newest first unless their numbers began again meanwhile."""
+    return sorted(map(int, filter(str.isdecimal, os.listdir("/proc"))), reverse=True)  # noqa: PTH208  # thrice as fast
+
+
+def _list_children() -> list[int]:
+    """Return the children of this process, the newest first; of kernels that do not tell, all processes.
+
+    While children end, some may be missing.
+    """
+    found: list[str] = []
+    for thread in os.listdir("/proc/self/task"):  # noqa: PTH208
+        try:
+            with Path(f"/proc/self/task/{thread}/children").open(encoding="ascii") as file:
+                found += file.read().split()
+        except FileNotFoundError:
+            if thread == str(os.getpid()):
+                return _list_processes()
+        except ProcessLookupError:  # the thread has ended
+            continue
+    return [int(pid) for pid in reversed(found)]

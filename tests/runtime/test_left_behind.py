@@ -178,3 +178,26 @@ def test_own_children_and_the_ends_of_ranks_are_left_alone(tmp_path: Path, grace
     words = [sys.executable, "-c", ADOPTER, str(tmp_path / "word"), grace_s]
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == ["[] None 3", "-9", "no zombie"], done.stderr
+
+
+WRAPPED = """
+import os, subprocess, sys
+LAST = "/proc/sys/kernel/ns_last_pid"
+open(LAST, "w").write("30000")
+others = [subprocess.Popen(["sleep", "100"]) for _ in range(600)]
+open(LAST, "w").write("300")
+code = subprocess.call([sys.executable, "-c", *sys.argv[1:]])
+for other in others:
+    other.kill()
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a namespace of process ids")
+def test_what_forks_again_and_again_ends_although_process_ids_began_again(tmp_path: Path) -> None:
+    """Then the newest process has no longer the highest number, and hundreds are looked at before it."""
+    namespace = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    words = [*namespace, sys.executable, "-c", WRAPPED, ADOPTER, str(tmp_path / "word"), "0.5"]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=100)
+    # Process 1 is the one that began this: the word is among its words, too.
+    assert done.stdout.splitlines() == ["[1] None 3", "-9", "no zombie"], done.stderr
