@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hpckit.runtime.parallel.initialise import reset_parameters as reset_parameters
     from hpckit.runtime.rank.attach import attach as attach
     from hpckit.runtime.rank.run import Run as Run
+    from hpckit.version import __version__ as __version__
 
 __all__ = [
     "Checkpointable",
@@ -41,9 +42,9 @@ __all__ = [
     "open",
     "reset_parameters",
 ]
-__version__ = "0.1.0"
 
 _HOMES = {
+    "__version__": "hpckit.version:__version__",
     "Checkpointable": "submitit.helpers:Checkpointable",
     "DelayedSubmission": "hpckit.executor.encoding:DelayedSubmission",
     "Executor": "hpckit.executor.executor:Executor",

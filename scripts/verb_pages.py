@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpckit import __version__
 from hpckit.cli.main import VERBS
+from hpckit.version import __version__
 
 FOLDER = "reference/cli"
 TABLE = "<!-- the verbs -->"

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpckit import __version__
 from hpckit.cli.main import VERB_GROUPS, VERBS, build_verb_parser, import_verb_module
 from hpckit.context import Context
+from hpckit.version import __version__
 
 EXIT_CODES = {
     0: "fine",

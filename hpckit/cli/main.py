@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from types import ModuleType
 from typing import NoReturn
 
-from hpckit import __version__
 from hpckit.cli.gc_pause import pause_garbage_collector
 from hpckit.cli.parsing import OptionalValue, reword_argparse_error, suggest_option
 from hpckit.cli.streams import open_standard_streams, redirect_output_to_null
@@ -25,6 +24,7 @@ from hpckit.context import Context, current_folder
 from hpckit.errors import HpckitError, OutputError, UsageError
 from hpckit.planning.secrecy import find_secrets_in_environment, mask_message
 from hpckit.runtime.environ import copy_environment
+from hpckit.version import __version__
 
 VERB_GROUPS = {
     "start": {

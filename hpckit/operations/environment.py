@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpckit import __version__
 from hpckit.config.command import encode_literal_value
 from hpckit.config.compose import compose_sweep_points
 from hpckit.config.request import ComposeRequest
@@ -37,6 +36,7 @@ from hpckit.record.store import make_private_folder, open_regular_file, write_js
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.site_query import PATIENCE
 from hpckit.values import replace
+from hpckit.version import __version__
 
 MOST_BYTES = 2**20
 """Facts take a few thousand bytes; nothing longer is read."""

@@ -65,7 +65,7 @@ def checkout(tmp_path: Path) -> Checkout:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / "hpckit").mkdir()
-    for name in ("pyproject.toml", "constraints.txt", "hpckit/__init__.py"):
+    for name in ("pyproject.toml", "constraints.txt", "hpckit/version.py"):
         (tmp_path / name).touch()
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hpckit import Run
 from hpckit.features.interconnect.judge import is_below_nominal_bandwidth
 from hpckit.features.interconnect.model import (
     LARGEST,
@@ -51,6 +50,7 @@ from hpckit.record.store import write_json
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import copy_environment
 from hpckit.runtime.preflight.device_speed import measure_seconds, wait_for_device
+from hpckit.runtime.rank.run import Run
 from hpckit.values import dataclass, field, replace
 
 _REPEATS = 7

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from hpckit import __version__
 from hpckit.context import Context
 from hpckit.features.reporting.curves import read_metric_curves
 from hpckit.features.reporting.document import HIGHLIGHTED_RUNS, ReportDocument, ReportLaunch, RunTimeline
@@ -29,6 +28,7 @@ from hpckit.report.best import ReportGoal, sort_best_first
 from hpckit.report.results import Results, build_results
 from hpckit.report.rows import RunRow, build_run_row
 from hpckit.values import replace
+from hpckit.version import __version__
 from hpckit.views.accounts import compute_goodput_by_run, list_time_spans_by_run
 from hpckit.views.describe import describe_viewed_run_or_launch
 from hpckit.views.diagnosis import diagnose_runs
