@@ -206,6 +206,7 @@ class Launch:
             records=tuple(tuple(getattr(point, name) for name in HISTORY_COLUMNS) for point in found),
         )
 
+    @explain_errors
     def logs(self, rank: int | None = None) -> Mapping[str, str]:
         """Return what each run printed by run id: that of one rank, by default of the first one.
 

@@ -12,7 +12,7 @@ from hpckit.api.display import Sparkline
 from hpckit.features.reporting.gather import guess_goal_from_metric_names
 from hpckit.model.ids import build_run_id
 from hpckit.model.metrics import metric_value_to_number
-from hpckit.record.launches import load_launch_of_any_owner
+from hpckit.record.launches import check_launch_exists
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.metrics.history import read_metric_history
 from hpckit.values import dataclass
@@ -40,10 +40,8 @@ class MetricPoint:
 
 def read_metric_points(folder: Path, index: int, metrics: Sequence[str]) -> Iterator[MetricPoint]:
     """Yield the logged values of these metrics, all of them by default, in order."""
-    paths = LaunchPaths(folder)
-    if not paths.launch.exists():
-        load_launch_of_any_owner(folder)  # raises
-    for judged in read_metric_history(paths.run(index)):
+    check_launch_exists(folder)
+    for judged in read_metric_history(LaunchPaths(folder).run(index)):
         row = judged.row
         for key, value in row.values.items():
             if not metrics or key in metrics:

@@ -48,10 +48,10 @@ def launch(  # noqa: PLR0913  # the options of the verb
 
     `words` are overrides in Hydra's grammar, as typed on the command line, or mappings of keys to
     values: numbers, texts, paths, enumerations by their value, numpy's and lists of these; `settings`
-    are more of them: `cluster="lab"`. With `multirun` words with several
-    values are a sweep. `points` are the runs of a sweep, one mapping of keys to values each, of any
-    number, without a file. `command` is run in place of an entry point. The project is `cwd`, by
-    default the current folder, with its `conf/`.
+    are more of them: `cluster="lab"`. With `multirun` words with several values are a sweep. `points`
+    are the runs of a sweep, one mapping of keys to values each, of any number, without a file.
+    `command` is run in place of an entry point. The project is `cwd`, by default the current folder,
+    with its `conf/`.
 
     Runs that are known from earlier launches do not start again: the handle has them, too. The
     options `rerun`, `any_code`, `changed_code` and `auto_resume` are those of the command line, and
@@ -69,11 +69,9 @@ def launch(  # noqa: PLR0913  # the options of the verb
     """
     context = build_python_context(cwd)
     listed = None if points is None else make_plain_points(points)
-    program = None if command is None else make_plain_command(command)
-    overrides = tuple(_list_overrides(words, settings))
     request = ComposeRequest(
-        overrides=overrides,
-        command=program,
+        overrides=tuple(_list_overrides(words, settings)),
+        command=None if command is None else make_plain_command(command),
         config_dir=None if config_dir is None else Path(config_dir),
         config_name=config_name or context.environ.get("HPCKIT_CONFIG_NAME") or None,
         multirun=multirun or listed is not None,
@@ -89,11 +87,8 @@ def launch(  # noqa: PLR0913  # the options of the verb
         auto_resume=auto_resume,
         quiet=True,
     )
-    made_by = {"--config-dir": request.config_dir, "--config-name": request.config_name}  # a rerun reads it
-    typed = ["launch", *overrides, *(f"{option}={said}" for option, said in made_by.items() if said)]
-    typed += [*(["-m"] if multirun else []), *(["--", *program] if program else [])]
     with pause_garbage_collector():
-        planned = plan_launch(request, typed, options, context)
+        planned = plan_launch(request, _list_words_to_record(request, multirun=multirun), options, context)
     tell_which_runs_are_not_launched(planned.known, context, planned.whole.plan.cluster.kind)
     return _start(planned, context)
 
@@ -111,6 +106,14 @@ def _list_overrides(words: Iterable[str | Mapping[str, Any]], settings: Mapping[
                 f"hpckit.launch got {word!r}; words are texts such as 'lr=0.1', or mappings",
                 hint="hpckit.launch('experiment=digits', {'lr': 0.1}, cluster='local')",
             )
+
+
+def _list_words_to_record(request: ComposeRequest, *, multirun: bool) -> list[str]:
+    """Return the words of the command line that ask for the same; a rerun reads where files come from."""
+    places = {"--config-dir": request.config_dir, "--config-name": request.config_name}
+    options = [f"{option}={said}" for option, said in places.items() if said]
+    command = ["--", *request.command] if request.command else []
+    return ["launch", *request.overrides, *options, *(["-m"] if multirun else []), *command]
 
 
 def _encode_value(key: str, value: Any) -> str:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.model.run import RunView
-from hpckit.record.launches import load_launch_of_any_owner
-from hpckit.record.layout import LaunchPaths
+from hpckit.record.launches import check_launch_exists, load_launch_of_any_owner
 from hpckit.views.launch_view import Ask, build_launch_view
 from hpckit.views.poller import Poller
 
@@ -61,8 +60,7 @@ class Watch:
                 launch = load_launch_of_any_owner(folder)
                 self._pollers[folder] = Poller(launch=launch, context=context, indices=runs)
         for folder in group_places(places):
-            if not LaunchPaths(folder).launch.exists():
-                load_launch_of_any_owner(folder)  # says what is missing
+            check_launch_exists(folder)
         for poller in self._pollers.values():
             if not poller.are_all_runs_over:
                 poller.poll_once()

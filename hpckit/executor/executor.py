@@ -252,7 +252,7 @@ class Executor(concurrent.futures.Executor):
                 "entry_point": None,
                 **build_launch_settings(parameters),
             }
-            kept = {key: value for key, value in settings.items() if key not in chosen}
+            kept = {key: value for key, value in settings.items() if key.lstrip("+") not in chosen}
             calls = write_calls([call for _, call, _ in given], self.folder / ".calls")
             points: list[dict[str, Any]] = [{"+params.call": text} for text in calls]
             if len(set(calls)) < len(calls):  # the same call several times is meant so

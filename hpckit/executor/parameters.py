@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from hpckit.api.submitit_keys import SBATCH_OPTIONS, SUBMITIT_KEYS
 from hpckit.errors import UsageError
 from hpckit.patterns import lazy_pattern
 
@@ -21,26 +22,16 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "stderr_to_stdout": (bool,),
     "overrides": (list, tuple),
 }
-_SAME = (
-    *("timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node", "partition"),
-    *("qos", "account", "constraint", "exclude", "nodelist", "gres", "comment", "dependency", "mail_type"),
-    *("mail_user", "array_parallelism", "reservation", "exclusive"),
-)
-_OF_SBATCH = ("cpus_per_gpu", "gpus_per_task", "mem_per_gpu", "mem_per_cpu", "wckey")
+_MORE = ("nodelist", "dependency", "mail_type", "mail_user", "reservation", "exclusive")
 _KEYS: Mapping[str, str] = {
-    **{name: f"resources.{name}" for name in _SAME},
-    **{name: f"+resources.additional_parameters.{name}" for name in _OF_SBATCH},
-    "name": "name",
+    **SUBMITIT_KEYS,
+    **{name: f"resources.{name}" for name in _MORE},
+    **{name: f"+resources.additional_parameters.{name}" for name in (*SBATCH_OPTIONS, "wckey")},
     "job_name": "name",
     "time": "resources.timeout_min",
     "mem": "resources.mem_gb",
     "ntasks_per_node": "resources.tasks_per_node",
     "num_gpus": "resources.gpus_per_node",
-    "setup": "cluster.setup",
-    "srun_args": "cluster.srun_args",
-    "python": "cluster.python",
-    "max_num_timeout": "recovery.restarts.time_limit",
-    "signal_delay_s": "runtime.save_before_timeout_s",
 }
 _OF_SLURM = (*_KEYS, "additional_parameters", "teardown", "use_srun", "stderr_to_stdout")
 """The last three have no effect: hpckit's batch script starts the ranks, with one log for each."""

@@ -24,10 +24,11 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from hpckit.api.handles import Launch, build_run_failed_error
+from hpckit.api.invocation import build_python_context
 from hpckit.api.launching import launch as start_launch
 from hpckit.config.points import encode_hydra_value
 from hpckit.config.request import ComposeRequest, list_conf_folders, shipped_conf_folder
-from hpckit.context import current_folder, random_launch_token
+from hpckit.context import current_folder, default_output_dir, random_launch_token
 from hpckit.errors import HpckitError
 from hpckit.hydra_app.freezing import freeze_config
 from hpckit.hydra_app.jobs import Application, read_result, write_jobs
@@ -96,7 +97,7 @@ def launch_jobs(
         try:
             launch = start_launch(
                 *parameters.words,
-                {"output_dir": _find_output_dir()},
+                {"output_dir": default_output_dir(build_python_context())},
                 *(() if several else columns),
                 points=columns if several else None,
                 command=["python", "-P", "-m", _NODE, str(folder), digest, f"${{{JOB}}}"],
@@ -223,10 +224,6 @@ def _find_config_dir(parameters: Parameters) -> Path | None:
     own = list_conf_folders(request)[0]
     has_file = any((own / f"{option}.yaml").is_file() for option in parameters.options)
     return None if has_file else shipped_conf_folder()
-
-
-def _find_output_dir() -> str:
-    return str(Path(copy_environment().get("HPCKIT_OUTPUTS") or "outputs").expanduser().absolute())
 
 
 def _record_launch(sweep_dir: Path, launch: Launch, jobs: Mapping[int, Any]) -> None:

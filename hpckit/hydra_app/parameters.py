@@ -10,27 +10,17 @@ from typing import Any
 from hydra.core.utils import filter_overrides
 from omegaconf import DictConfig, OmegaConf
 
+from hpckit.api.submitit_keys import SBATCH_OPTIONS, SUBMITIT_KEYS
 from hpckit.model.launch import LaunchConfig
 from hpckit.values import dataclass, field_names
 
 JOB = "hydra_job"
 """The key with a job's number, `hydra.job.num`."""
 
-_RESOURCES = (
-    *("timeout_min", "nodes", "tasks_per_node", "gpus_per_node", "cpus_per_task", "mem_gb", "partition"),
-    *("qos", "account", "constraint", "exclude", "gres", "comment", "array_parallelism"),
-    *("spare_nodes", "min_nodes"),
-)
-_OPTIONS = ("cpus_per_gpu", "gpus_per_task", "mem_per_gpu", "mem_per_cpu")
-"""What `resources` has no key for: options of sbatch."""
-
-_OTHERS = {
-    "setup": "cluster.setup",
-    "srun_args": "cluster.srun_args",
-    "python": "cluster.python",
-    "name": "name",
-    "signal_delay_s": "runtime.save_before_timeout_s",
-    "max_num_timeout": "++recovery.restarts.time_limit",  # recovery=never names no cause
+_KEYS: Mapping[str, str] = {
+    **SUBMITIT_KEYS,
+    "spare_nodes": "resources.spare_nodes",
+    "min_nodes": "resources.min_nodes",
     "runs_per_job": "sweep.runs_per_job",
 }
 _DEFAULTS = (("spare_nodes", 0), ("runs_per_job", 1), ("array_parallelism", 256), ("nodes", 1))
@@ -75,7 +65,7 @@ def read_parameters(given: Mapping[str, Any], environ: Mapping[str, str]) -> Par
         for key, value in values.items()
         if value is not None and (key, value) not in _DEFAULTS and not (here and key in _OF_SLURM)
     }
-    options = {key: named[key] for key in _OPTIONS if key in named}
+    options = {key: named[key] for key in SBATCH_OPTIONS if key in named}
     options |= {str(key): value for key, value in named.get("additional_parameters", {}).items()}
     groups, sections = list[str](), dict[str, Any]()
     for group in _GROUPS:
@@ -84,8 +74,7 @@ def read_parameters(given: Mapping[str, Any], environ: Mapping[str, str]) -> Par
             sections |= {f"{group}.{key}": value for key, value in chosen.items()}
         elif chosen is not None:
             groups.append(f"{group}/{chosen}")
-    words = {f"resources.{key}": named[key] for key in _RESOURCES if key in named}
-    words |= {place: named[key] for key, place in _OTHERS.items() if key in named}
+    words = {place: named[key] for key, place in _KEYS.items() if key in named}
     words |= {"resources.additional_parameters": options} if options else {}
     return Parameters(
         options=groups,
@@ -103,7 +92,8 @@ def read_parameters(given: Mapping[str, Any], environ: Mapping[str, str]) -> Par
 
 def name_as_hydra_does(message: str) -> str:
     """Return a message with keys as `hydra.launcher` has them, not as hpckit's own configuration."""
-    return re.sub(rf"\bresources\.({'|'.join(_RESOURCES)})\b", r"hydra.launcher.\1", message)
+    names = "|".join(key for key, place in _KEYS.items() if place == f"resources.{key}")
+    return re.sub(rf"\bresources\.({names})\b", r"hydra.launcher.\1", message)
 
 
 def name_columns(

@@ -116,6 +116,12 @@ def load_launch_of_any_owner(folder: Path) -> Launch:
     return replace(launch, cluster=replace(launch.cluster, bin_dir=None), stranger=stranger)
 
 
+def check_launch_exists(folder: Path) -> None:
+    """Raise as `load_launch_of_any_owner` does if a launch is gone; of one that is there nothing is read."""
+    if not LaunchPaths(folder).launch.exists():
+        load_launch_of_any_owner(folder)
+
+
 def _explain_foreign_launch(paths: LaunchPaths) -> ForeignFolder | None:
     try:
         return explain_foreign_launch(paths.folder)

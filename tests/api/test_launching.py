@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
@@ -51,16 +52,26 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(project: Path, **more: object) -> hpckit.Launch:
+def launch_here(
+    project: Path, name: str, command: Sequence[str], words: Mapping[str, Any] | None = None, **more: Any
+) -> hpckit.Launch:
+    """Launch a command on this machine, its launch among those of the project."""
+    settings = {"name": name, "output_dir": project / "outputs", **(words or {})}
+    return hpckit.launch(settings, command=command, cluster="local", cwd=project, **more)
+
+
+def run_python(code: str) -> list[str]:
+    """Return the command that runs this code."""
+    return [sys.executable, "-c", code]
+
+
+TRAIN = (sys.executable, "train.py", "${params.lr}")
+
+
+def start(project: Path) -> hpckit.Launch:
     """Launch the three points."""
-    words = {"name": "api", "output_dir": str(project / "outputs"), **more}
-    return hpckit.launch(
-        words,
-        command=[sys.executable, "train.py", "${params.lr}"],
-        points=[{"params.lr": 0.1}, {"params.lr": 0.9}, {"params.lr": 0.2}],
-        cluster="local",
-        cwd=project,
-    )
+    points = [{"params.lr": 0.1}, {"params.lr": 0.9}, {"params.lr": 0.2}]
+    return launch_here(project, "api", TRAIN, points=points)
 
 
 @pytest.fixture(scope="module")
@@ -171,12 +182,8 @@ def test_threads_launch_and_wait_side_by_side(project: Path) -> None:
     found: dict[int, hpckit.Launch] = {}
 
     def one(number: int) -> None:
-        found[number] = hpckit.launch(
-            {"name": f"thread{number}", "output_dir": str(project / "outputs"), "params.n": number},
-            command=[sys.executable, "-c", "print(${params.n})"],
-            cluster="local",
-            cwd=project,
-        )
+        command = run_python("print(${params.n})")
+        found[number] = launch_here(project, f"thread{number}", command, {"params.n": number})
         found[number].wait(60)
 
     threads = [threading.Thread(target=one, args=(number,)) for number in range(2)]
@@ -189,16 +196,8 @@ def test_threads_launch_and_wait_side_by_side(project: Path) -> None:
 
 def test_waiting_ends_in_time_cancelled_runs_resume(project: Path, tmp_path: Path) -> None:
     """`wait` raises TimeoutError and leaves the run alone; `cancel` and `resume` do as the verbs."""
-    launch = hpckit.launch(
-        {"name": "slow", "output_dir": str(project / "outputs")},
-        command=[
-            sys.executable,
-            "-c",
-            f"import os, time; time.sleep(0 if os.path.exists({str(tmp_path / 'go')!r}) else 60)",
-        ],
-        cluster="local",
-        cwd=project,
-    )
+    code = f"import os, time; time.sleep(0 if os.path.exists({str(tmp_path / 'go')!r}) else 60)"
+    launch = launch_here(project, "slow", run_python(code))
     with pytest.raises(TimeoutError, match="its runs continue"):
         launch.wait(0.5)
     assert str(launch[0].state) in ("pending", "running")
@@ -240,13 +239,8 @@ def test_errors_show_their_hint_and_no_secret(tmp_path: Path) -> None:
 def test_runs_that_another_process_resumes_are_waited_for_again(project: Path, tmp_path: Path) -> None:
     """A handle that has seen their end does not take it for final."""
     flag = tmp_path / "mended"
-    command = [sys.executable, "-c", f"import os, sys; sys.exit(not os.path.exists({str(flag)!r}))"]
-    launch = hpckit.launch(
-        {"name": "mended", "output_dir": str(project / "outputs"), "recovery": "never"},
-        command=command,
-        cluster="local",
-        cwd=project,
-    )
+    command = run_python(f"import os, sys; sys.exit(not os.path.exists({str(flag)!r}))")
+    launch = launch_here(project, "mended", command, {"recovery": "never"})
     assert not launch.wait(60)
     flag.touch()
     hpckit.open(launch.folder).resume()
@@ -300,13 +294,8 @@ def test_each_point_has_its_row_also_where_two_are_the_same_known_run(
     launch: hpckit.Launch, project: Path
 ) -> None:
     """So points and rows can be read side by side."""
-    twice = hpckit.launch(
-        {"name": "api", "output_dir": project / "outputs"},
-        command=[sys.executable, "train.py", "${params.lr}"],
-        points=[{"params.lr": rate} for rate in (0.2, 0.1, 0.2)],
-        cluster="local",
-        cwd=project,
-    )
+    points = [{"params.lr": rate} for rate in (0.2, 0.1, 0.2)]
+    twice = launch_here(project, "api", TRAIN, points=points)
     assert [row.metrics["loss"] for row in twice.results()] == [0.4, 0.2, 0.4]
     assert twice[0] == twice[2] == launch[2]
     assert len(twice.history()) == 6
@@ -341,12 +330,7 @@ def test_threads_that_wait_while_another_resumes_hear_the_true_end(launch: hpcki
 
 def test_removed_launch_is_an_error_not_an_endless_wait(project: Path) -> None:
     """Also for a handle that has seen the end before."""
-    launch = hpckit.launch(
-        {"name": "removed", "output_dir": str(project / "outputs")},
-        command=["true"],
-        cluster="local",
-        cwd=project,
-    )
+    launch = launch_here(project, "removed", ["true"])
     assert launch.wait(60)
     shutil.rmtree(launch.folder)
     with pytest.raises(NotFoundError):
@@ -357,16 +341,8 @@ def test_removed_launch_is_an_error_not_an_endless_wait(project: Path) -> None:
 def test_times_that_a_program_garbled_hide_no_other_value(project: Path) -> None:
     """Its metrics are lines of a file, which anything can stand in."""
     lines = '{"step": 0, "loss": 1, "at": "garbage"}\n{"step": 1, "loss": 2, "at": "2026-01-01T00:00:00"}\n'
-    launch = hpckit.launch(
-        {"name": "garbled", "output_dir": str(project / "outputs")},
-        command=[
-            sys.executable,
-            "-c",
-            f"import os; open(os.environ['HPCKIT_ATTEMPT_DIR'] + '/metrics.jsonl', 'w').write({lines!r})",
-        ],
-        cluster="local",
-        cwd=project,
-    )
+    code = f"import os; open(os.environ['HPCKIT_ATTEMPT_DIR'] + '/metrics.jsonl', 'w').write({lines!r})"
+    launch = launch_here(project, "garbled", run_python(code))
     launch.wait(60)
     assert [point.at for point in launch.history("loss")] == [None, datetime(2026, 1, 1, tzinfo=UTC)]
     assert "<svg" in launch._repr_html_()

@@ -14,6 +14,7 @@ from hpckit.model import events, messages
 from hpckit.model.failure import Cause, Failure, StalledRank
 from hpckit.model.launch import Recovery, Runtime
 from hpckit.planning.rounds.hang_report import HangReport
+from hpckit.record.process import PARENT, read_proc_stat_fields
 from hpckit.record.store import read_events
 from hpckit.runtime.agent.command_silence import Silence, read_cpu_seconds
 
@@ -101,19 +102,25 @@ def test_silence_is_broken_by_output_and_by_work_but_not_by_polling() -> None:
     assert silence.measure(120.0, "b", {1: 5.02}) == 0, "nobody looked meanwhile"
 
 
+def find_parent(pid: int) -> int:
+    """Return the parent of a process; 0 if that has ended."""
+    fields = read_proc_stat_fields(pid)
+    return int(fields[PARENT]) if fields else 0
+
+
 def test_cpu_time_is_that_of_a_rank_and_all_below_it() -> None:
     """Also of a child that is at work in a session of its own; not of this process itself."""
-    busy = [sys.executable, "-c", "import time\nwhile time.monotonic() < END: pass"]
-    busy[-1] = busy[-1].replace("END", str(time.monotonic() + 60))
+    until = time.monotonic() + 60  # the end of all, whatever happens here
+    busy = [sys.executable, "-c", f"import time\nwhile time.monotonic() < {until}: pass"]
     words = f"import subprocess; subprocess.run({busy}, start_new_session=True)"
-    others = read_cpu_seconds([]).keys()  # what earlier tests of this process left running
     with subprocess.Popen([sys.executable, "-c", words], start_new_session=True) as parent:
         spent: dict[int, float] = {}
         while sum(spent.values()) < 1:
             time.sleep(0.05)
-            found = read_cpu_seconds([parent.pid])
-            spent = {pid: used for pid, used in found.items() if pid not in others}
-        child = max(spent, key=lambda pid: spent[pid])
+            found = read_cpu_seconds([parent.pid])  # with what earlier tests of this process left running
+            own = [parent.pid, *(pid for pid in found if find_parent(pid) == parent.pid)]
+            spent = {pid: found[pid] for pid in own if pid in found}
+        (child,) = spent.keys() - {parent.pid}
         os.kill(child, 9)
     assert os.getpid() not in spent
     assert spent[child] > spent[parent.pid]
