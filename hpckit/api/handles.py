@@ -30,15 +30,16 @@ from hpckit.model.states import RunState
 from hpckit.operations.cancel import cancel_runs, plan_cancellations
 from hpckit.operations.new_settings import build_settings_order, parse_resume_overrides
 from hpckit.operations.output_file import REPORT, check_output_file, write_output_file
-from hpckit.operations.resume import Order, resume_runs
+from hpckit.operations.resume import Order, format_skipped_runs, resume_runs
 from hpckit.record.launches import Launch as LaunchRecord
 from hpckit.record.launches import load_launch, load_launch_of_any_owner
 from hpckit.record.logs import find_rank_logs, read_whole_log
 from hpckit.record.lookup import Selection
 from hpckit.report.results import ResultRow, list_column_names, list_row_values
 from hpckit.report.rows import RunRow, build_run_row, count_runs_by_state
-from hpckit.report.selection import Filter
+from hpckit.report.selection import Filter, parse_override_values
 from hpckit.report.text import format_state_counts
+from hpckit.values import replace
 from hpckit.views.across_launches import ChosenRuns, build_results_of_runs
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, build_launch_views
@@ -157,19 +158,23 @@ class Launch:
     def resume(self, *words: str, cancelled: bool = False, changed_code: bool = False) -> Self:
         """Start again what failed, was interrupted or is missing, as `hpckit resume`; return this handle.
 
-        `words` are other settings to go on with: `resources.timeout_min=120`. With `cancelled`
-        cancelled runs, too. Runs that need nothing are left alone. Raises as `launch` does.
+        `words` are other settings to go on with: `resources.timeout_min=120`. Of several runs the
+        cancelled ones start only with `cancelled`. Runs that need nothing are left alone; if none
+        starts, a warning says why. Raises as `launch` does.
         """
         context, settings = build_python_context(), parse_resume_overrides(words)
         for folder, indices in group_places(self._places).items():
             launch = load_launch(folder)
             order = Order(
                 indices=None if len(indices) == len(launch.runs) else indices,
-                cancelled=cancelled,
+                cancelled=cancelled or len(self._places) == 1,
                 changed_code=changed_code,
                 settings=build_settings_order(launch, settings, context),
             )
-            resume_runs(launch, order, context)
+            resuming, started = resume_runs(launch, order, context)
+            if started is None:
+                why = "; ".join(format_skipped_runs(resuming.choice.skipped))
+                context.note(f"warning: nothing to resume in {launch.id}: {why}")
         self._watch.forget_ends()
         return self
 
@@ -177,12 +182,14 @@ class Launch:
     def results(self) -> Table[ResultRow]:
         """Return the final metrics of all runs, beside the overrides in which they differ.
 
-        `rows` are the `runs` of `hpckit results --json`; `columns` are the run, and those of
-        `hpckit results --csv`.
+        `rows` are the `runs` of `hpckit results --json`, with numbers as such; `columns` are the run,
+        and those of `hpckit results --csv`.
         """
         context = build_python_context()
         chosen = self._read_views(context, Ask.open_runs)
         results = build_results_of_runs(chosen, context, spans=len(chosen) > 1)
+        typed = (replace(row, overrides=parse_override_values(row.overrides)) for row in results.rows)
+        results = replace(results, rows=tuple(typed))
         pairs = zip(results.rows, list_row_values(results), strict=True)
         lines = {row.run: (row, (row.run, *record)) for row, record in pairs}
         ordered = [lines[build_run_id(folder.name, index)] for folder, index in self._places]

@@ -43,7 +43,8 @@ EXPORT_MARKS = {
 }
 _ID = rb"[^\s\"]+-\d{8}-\d{6}-"
 _PRINTED = lazy_pattern(
-    rb"\A(?:(?:launch,)?index,(?:[^\n]*,)?state,(?:[^\n]*,)?step,time(?:,goodput,|\r?\n)"
+    rb"\A(?:(?:,?run,)?(?:launch,)?index,(?:[^\n]*,)?state,(?:[^\n]*,)?step,time(?:,goodput,|\r?\n)"
+    rb"|,?run,attempt,round,step,at,key,value,undone\r?\n"
     rb"|(?:launch +)?index +(?:[^\n]* )?state +(?:[^\n]* )?time\b|launch +created +runs\n"
     rb'|\{\s*"(?:launches": \[\s*\{\s*")?(?:launch|run|old)": "'
     + _ID

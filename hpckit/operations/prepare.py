@@ -190,7 +190,8 @@ def take_code_snapshot(
     """
     settings, git = points[0].settings.code, Git(context.environ)
     found = collect.find_project_files_to_freeze(settings, cwd=cwd, output_dir=output_dir, git=git)
-    uncounted = find_non_code_files(found, output_dir, is_output_file)
+    commands = " ".join(str(point.settings.command) for point in points)
+    uncounted = find_non_code_files(found, output_dir, is_output_file, commands)
     files = (word.partition("sweep.points=")[2].strip("'\"") for word in words)
     points_ = [found.root / found.working_dir / Path(file).expanduser() for file in files if file]
     values = tuple(os.path.relpath(file, found.root) for file in points_)

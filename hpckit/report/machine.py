@@ -5,7 +5,7 @@ The field names of `--json` are stable and documented in docs/reference/cli. Fie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from hpckit.model.goodput import Goodput
@@ -15,7 +15,7 @@ from hpckit.report.diagnosis import energy_to_json, findings_to_json
 from hpckit.report.failures import failure_group_to_json, group_failures
 from hpckit.report.results import ResultRow, Results, list_goodput_values
 from hpckit.report.rows import LaunchHead, RunRow
-from hpckit.report.selection import LaunchLine, parse_override_value, parse_overrides
+from hpckit.report.selection import LaunchLine, parse_override_values, parse_overrides
 from hpckit.report.spread import SpreadResults, SpreadRow
 from hpckit.values import replace
 
@@ -43,7 +43,7 @@ def run_row_to_json(row: RunRow) -> dict[str, Any]:
         **attributes_to_json(row, "stage"),
         "blocked": row.blocked or None,
         **attributes_to_json(row, "reason=early"),
-        "overrides": _parse_override_values(parse_overrides(row.overrides)),
+        "overrides": parse_override_values(parse_overrides(row.overrides)),
         **attributes_to_json(row, "total_steps=total satellites preflight"),
         **findings_to_json(row.findings),
         **attributes_to_json(row.layout, "layout replicas=layout.replicate"),
@@ -83,17 +83,7 @@ def spread_to_json(launch: str | None, results: SpreadResults) -> dict[str, Any]
 
 
 def _result_row_to_json(row: ResultRow | SpreadRow) -> dict[str, Any]:
-    return {**to_plain(row), "overrides": _parse_override_values(row.overrides)}
-
-
-def _parse_override_values(overrides: Mapping[str, str]) -> dict[str, Any]:
-    """Return values as the runs have them; a variable of the environment is a text."""
-    typed = {key: parse_override_value(text) for key, text in overrides.items()}
-    return typed | {
-        key: text
-        for key, text in overrides.items()
-        if key.startswith("env.") and isinstance(typed[key], int | float)
-    }
+    return {**to_plain(row), "overrides": parse_override_values(row.overrides)}
 
 
 def launches_to_json(launches: Iterable[LaunchLine]) -> dict[str, Any]:

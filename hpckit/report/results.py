@@ -44,7 +44,7 @@ class ResultRow:
 
     run: str
     index: int
-    overrides: Mapping[str, str]
+    overrides: Mapping[str, Any]
     state: RunState
     step: int | None
     wall_s: float | None

@@ -154,6 +154,16 @@ def parse_override_value(text: str) -> Any:
     return text if parts and "".join(parts).strip() else value
 
 
+def parse_override_values(overrides: Mapping[str, str]) -> dict[str, Any]:
+    """Return values as the runs have them; a variable of the environment is a text."""
+    typed = {key: parse_override_value(text) for key, text in overrides.items()}
+    return typed | {
+        key: text
+        for key, text in overrides.items()
+        if key.startswith("env.") and isinstance(typed[key], int | float)
+    }
+
+
 def _parse_value(parts: deque[str]) -> Any:
     """Take a value from the parts of a text; raises ValueError or IndexError if there is none."""
     first = parts.popleft()

@@ -88,7 +88,8 @@ def test_points_become_runs_whose_ends_and_metrics_a_program_reads(launch: hpcki
     assert launch.wait(5) is False
     results = launch.results()
     assert [row.metrics for row in results.rows] == [{"loss": 0.2}, {"loss": 1.8}, {"loss": 0.4}]
-    assert [row["params.lr"] for row in results.to_dicts()] == ["0.1", "0.9", "0.2"]
+    assert [row["params.lr"] for row in results.to_dicts()] == [0.1, 0.9, 0.2]
+    assert [row.overrides["params.lr"] for row in results.rows] == [0.1, 0.9, 0.2]
     assert [point.value for point in launch[0].history("loss")] == [0.0, 0.1, 0.2]
     assert launch.logs()[launch[2].id] == "lr is 0.2\n"
     assert launch[2].result().metrics == {"loss": 0.4}
@@ -103,8 +104,11 @@ def test_same_launch_again_has_the_known_runs_and_starts_no_other(
 ) -> None:
     """What completed is found under the earlier launch; what failed runs once more."""
     caplog.set_level(logging.INFO, "hpckit")
+    (project / "analysis.ipynb").write_text("{}")
+    launch.results().to_pandas().to_csv(project / "table.csv")
+    launch.history().to_pandas().to_csv(project / "curves.csv", index=False)
     again = start(project)
-    assert "2 runs skipped: already completed" in caplog.text
+    assert "2 runs skipped: already completed" in caplog.text, "a notebook or a saved table was code"
     assert [run.folder == launch.folder for run in again] == [True, False, True]
     assert again.wait(60) is False
     assert [row.metrics for row in again.results().rows] == [{"loss": 0.2}, {"loss": 1.8}, {"loss": 0.4}]
@@ -194,7 +198,9 @@ def test_threads_launch_and_wait_side_by_side(project: Path) -> None:
     assert [found[number][0].read_log() for number in range(2)] == ["0\n", "1\n"]
 
 
-def test_waiting_ends_in_time_cancelled_runs_resume(project: Path, tmp_path: Path) -> None:
+def test_waiting_ends_in_time_cancelled_runs_resume(
+    project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """`wait` raises TimeoutError and leaves the run alone; `cancel` and `resume` do as the verbs."""
     code = f"import os, time; time.sleep(0 if os.path.exists({str(tmp_path / 'go')!r}) else 60)"
     launch = launch_here(project, "slow", run_python(code))
@@ -205,7 +211,9 @@ def test_waiting_ends_in_time_cancelled_runs_resume(project: Path, tmp_path: Pat
     assert launch.wait(60) is False
     assert launch[0].state is RunState.cancelled
     (tmp_path / "go").touch()
-    assert launch.resume(cancelled=True).wait(60)
+    assert launch[0].resume().wait(60)
+    launch.resume()
+    assert f"nothing to resume in {launch.id}: {launch[0].id}: completed" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -83,3 +83,15 @@ def test_pictures_can_be_made_again(desk: Desk) -> None:
         assert text.startswith("<svg")
         assert "https://cdnjs" not in text
         assert [word for word in words if word not in text] == []
+
+
+def test_start_page_links_every_guide_and_reference() -> None:
+    """README promises it; pages of verbs and decisions have an index of their own."""
+    docs = ROOT / "docs"
+    linked = set(re.findall(r"\]\((?!https?:)([^)#]+)", (docs / "index.md").read_text(encoding="utf-8")))
+    pages = {
+        str(page.relative_to(docs))
+        for folder in ("guides", "reference", "explanations")
+        for page in (docs / folder).glob("*.md")
+    }
+    assert sorted(pages - linked) == []

@@ -118,12 +118,12 @@ def test_launch_with_changed_code_is_another_one_unless_told(project: Any) -> No
     assert "would be skipped" in project("launch", "--dry-run", "--any-code", *words).err
     said = project("launch", "--wait", "--changed-code", *words)
     assert "1 completed with other code (say.sh differs), the latest in " in said.err
-    for name in ("a.png", "b.csv", "c.pt"):
+    for name in ("a.npz", "b.csv", "c.pt"):
         (project.cwd / name).write_text(name)
     dry = project("launch", "--dry-run", *words)
-    for name in ("a.png", "b.csv", "c.pt"):
+    for name in ("a.npz", "b.csv", "c.pt"):
         (project.cwd / name).unlink()
-    assert re.search(r"other code \(a\.png, b\.csv, c\.pt( and 1 more)? differ\), the lat", dry.err)
+    assert re.search(r"other code \(a\.npz, b\.csv, c\.pt( and 1 more)? differ\), the lat", dry.err)
     assert "launched anew" not in said.err
     assert len(project.outputs) == 2
     assert "nothing to launch" in project("launch", *words).out
@@ -301,12 +301,20 @@ def test_papers_and_what_hpckit_wrote_are_no_code(project: Any) -> None:
     assert project("rerun", "@-1", "--exact", "--wait").code == 0
     (project.cwd / "res.csv").write_text(project("results", "--csv").out)
     (project.cwd / "res.json").write_text(project("results", "--json").out)
-    (project.cwd / "run.log").write_text("mine")
+    for name in ("run.log", "NOTES.txt", "analysis.ipynb", "curve.png", "plots/loss.pdf"):
+        (project.cwd / name).parent.mkdir(exist_ok=True)
+        (project.cwd / name).write_text("mine")
     for of_hydra in ("multirun/0/.hydra/config.yaml", "multirun/multirun.yaml"):
         (project.cwd / of_hydra).parent.mkdir(parents=True, exist_ok=True)
         (project.cwd / of_hydra).write_text("lr: 1")
     assert len(launched(project, *words)["skipped"]) == 1
-    for name in ("data.csv", "prompts/README.md", "docs/conf.py", "docs/a.rst", "news.txt", "TODO"):
+    named = (*words[:-1], "command=[cat,drawn.png,say.sh]")
+    (project.cwd / "drawn.png").write_text("old")
+    launched(project, "--wait", *named)
+    (project.cwd / "drawn.png").write_text("new")
+    assert "(drawn.png differs)" in project("launch", *named).err
+    (project.cwd / "drawn.png").unlink()
+    for name in ("data.csv", "data/cat.png", "prompts/README.md", "docs/conf.py", "docs/a.rst", "TODO"):
         (project.cwd / name).parent.mkdir(exist_ok=True)
         (project.cwd / name).write_text("launch,run\n")
         said = project("launch", *words)

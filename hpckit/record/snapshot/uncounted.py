@@ -21,7 +21,8 @@ from hpckit.record.snapshot.collect import CodeFile, CodeSnapshot
 from hpckit.record.store import read_json_object
 
 _PAPERS = frozenset(
-    {"authors", "changelog", "citation", "code_of_conduct", "contributing", "copying", "license"} | {"readme"}
+    {"authors", "changelog", "citation", "code_of_conduct", "contributing", "copying", "license"}
+    | {"notes", "readme"}
 )
 _PROSE = frozenset({"", ".cff", ".md", ".rst", ".txt"})
 _SOURCE = lazy_pattern(
@@ -35,6 +36,8 @@ _SOURCE = lazy_pattern(
 """Programs, templates, recipes and settings; JSON is as often data, or written."""
 _OF_HYDRA = lazy_pattern(r"(?:\A|/)(?:\.hydra/[^/]+\.yaml|multirun\.yaml)\Z")
 """What an application of Hydra writes of itself into its output folders."""
+_PICTURES = frozenset({".gif", ".htm", ".html", ".jpeg", ".jpg", ".pdf", ".png", ".svg", ".webp"})
+_PICTURE_FOLDERS = frozenset({"fig", "figs", "figures", "images", "img", "plots"})
 _LOGS = (".err", ".log", ".out", ".pid")
 _TABLES = frozenset({".csv", ".json", ".jsonl", ".tsv", ".txt"})
 """As likely to be read as written: at the top of a project they count."""
@@ -43,11 +46,12 @@ _QUIET_S = 120.0
 
 
 def find_non_code_files(
-    snapshot: CodeSnapshot, output_dir: Path, is_output: Callable[[Path], bool]
+    snapshot: CodeSnapshot, output_dir: Path, is_output: Callable[[Path], bool], words: str
 ) -> frozenset[str]:
     """Return the files that do not count: papers, logs, outputs of hpckit and Hydra, and what runs wrote.
 
-    Also files of points of any launch: their values are in the configurations of its runs.
+    Also files of points of any launch: their values are in the configurations of its runs. Notebooks,
+    and pictures that git doesn't track, count if `words`, those of the commands, name them.
     `is_output` is whether hpckit wrote a file. Runs whose launches are in `output_dir` wrote an
     untracked file if it is from the time of an attempt that ran in the project itself, and its
     folder had no code when that launch was frozen.
@@ -55,6 +59,8 @@ def find_non_code_files(
     tops = {PurePosixPath("."), PurePosixPath(snapshot.working_dir)}
     files = [file for file in snapshot.files or () if file.link is None]
     found = {file.path for file in files if _is_project_document(PurePosixPath(file.path), tops)}
+    shown = [file for file in files if _is_notebook_or_picture(file, tops)]
+    found |= {file.path for file in shown if PurePosixPath(file.path).name not in words}
     loose = [file.path for file in files if not file.tracked]
     found |= {path for path in loose if path.endswith(_LOGS) or _OF_HYDRA.search(path)}
     left = [file for file in files if not (file.tracked or file.path in found)]
@@ -79,6 +85,15 @@ def _is_project_document(path: PurePosixPath, tops: Collection[PurePosixPath]) -
         return False
     named = path.stem.lower() in _PAPERS and path.parent in tops
     return named or (path.parts[0] in {"doc", "docs"} and path.suffix.lower() == ".md")
+
+
+def _is_notebook_or_picture(file: CodeFile, tops: Collection[PurePosixPath]) -> bool:
+    """Whether a file is from where one looks at results: its plots and notes change with each look."""
+    path = PurePosixPath(file.path)
+    drawn = path.suffix.lower() in _PICTURES and not file.tracked
+    return path.suffix == ".ipynb" or (
+        drawn and (path.parent in tops or path.parent.name.lower() in _PICTURE_FOLDERS)
+    )
 
 
 def _find_files_runs_wrote(
