@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -16,6 +17,20 @@ from waiting import LIMIT_S, until
 pytestmark = pytest.mark.slurm
 
 WORDS = ("experiment=function", "entry_point=task:fine", "cluster=sandbox")
+
+
+@contextmanager
+def start_verb(project: Any, *words: str) -> Iterator[tuple[subprocess.Popen[str], Iterator[str]]]:
+    """Yield a verb that goes on, and its lines; end it, so that no failed test waits for it."""
+    environ = {**os.environ, "HPCKIT_OUTPUTS": str(project.outputs)}
+    command = [sys.executable, "-m", "hpckit", *words]
+    process = subprocess.Popen(command, cwd=project.folder, env=environ, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield process, iter(process.stdout.readline, "")
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def check(project: Any, *words: str) -> tuple[int, dict[str, Any]]:
@@ -87,23 +102,13 @@ def test_job_that_can_never_start_is_refused(sandbox: Any, project: Any) -> None
 @pytest.mark.main
 def test_wait_says_why_a_job_does_not_start(sandbox: Any, project: Any) -> None:
     """A held job: what --wait, status and watch say is what helps."""
-    environ = {**os.environ, "HPCKIT_OUTPUTS": str(project.outputs)}
     held = "+resources.additional_parameters.hold=true"
-    words = [sys.executable, "-m", "hpckit", "launch", "--wait", "name=held", *WORDS, held]
-    with subprocess.Popen(
-        words, cwd=project.folder, env=environ, stdout=subprocess.PIPE, text=True
-    ) as waiting:
-        assert waiting.stdout is not None
-        said = next(line for line in waiting.stdout if "does not start" in line)
+    with start_verb(project, "launch", "--wait", "name=held", *WORDS, held) as (waiting, lines):
+        said = next(line for line in lines if "does not start" in line)
         release = said[said.index("scontrol release") :].split()
         assert release[:2] == ["scontrol", "release"]
         assert " ".join(release) in project.hpckit("status", "held").stdout
-        watch = [sys.executable, "-m", "hpckit", "watch", "held"]
-        with subprocess.Popen(
-            watch, cwd=project.folder, env=environ, stdout=subprocess.PIPE, text=True
-        ) as watching:
-            assert watching.stdout is not None
-            assert said in iter(watching.stdout.readline, "")
-            watching.send_signal(signal.SIGINT)
+        with start_verb(project, "watch", "held") as (_, watched):
+            assert said in watched
         sandbox.slurm(*release)
         assert waiting.wait(LIMIT_S) == 0
