@@ -191,7 +191,10 @@ def test_a_run_that_began_with_other_code_than_was_recorded_is_not_reused(
     assert len(launched(project, *words)["skipped"]) == 1
 
 
-@pytest.mark.parametrize("how", ["absolute", "line", "variable", "script", "in_place", "module"])
+MORE_WAYS = ("absolute", "variable", "script", "in_place")
+
+
+@pytest.mark.parametrize("how", ["line", "module", *(pytest.param(how, marks=thorough) for how in MORE_WAYS)])
 def test_edits_of_the_projects_own_files_count_where_a_run_takes_them_from_there(
     project: Any, how: str
 ) -> None:
@@ -267,7 +270,7 @@ def test_completed_runs_whose_code_differs_run_again_only_if_someone_says_so(
     assert len(again["skipped"]) == 2
 
 
-@pytest.mark.parametrize("tracked", [True, False])
+@pytest.mark.parametrize("tracked", [True, pytest.param(False, marks=thorough)])
 def test_a_file_of_points_counts_for_no_launch_of_the_project(project: Any, *, tracked: bool) -> None:
     """Whichever sweep is launched; also for one that was launched while it was not known for it."""
     for name in ("a", "b"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import thorough
 from waiting import LIMIT_S, until
 
 from hpckit.model.failure import Cause
@@ -222,7 +223,12 @@ def test_second_loop_over_kept_state_is_refused(workshop: Any, ranks: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "loops", [{}, {"totals": "(5, 10)"}, {"totals": "(9, 9)", "last": 4}], ids=["epochs", "totals", "break"]
+    "loops",
+    [
+        pytest.param({}, id="epochs", marks=thorough),
+        pytest.param({"totals": "(5, 10)"}, id="totals"),
+        pytest.param({"totals": "(9, 9)", "last": 4}, id="break", marks=thorough),
+    ],
 )
 def test_second_loop_is_refused_also_if_the_first_was_restored(
     workshop: Any, ranks: Any, loops: dict[str, Any]
