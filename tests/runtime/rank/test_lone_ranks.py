@@ -56,7 +56,7 @@ def test_ranks_that_train_one_model_alone_are_told_once(workshop: Workshop) -> N
         pytest.param({"make": "fully_shard(model)"}, id="FSDP", marks=thorough),
         pytest.param({"train": STEP.format(between=REDUCED)}, id="by hand", marks=thorough),
         pytest.param({"train": STEP.format(between=SENT)}, id="sends", marks=thorough),
-        pytest.param({"train": ""}, id="evaluates"),
+        pytest.param({"train": ""}, id="evaluates", marks=thorough),
         pytest.param({"make": "sys.modules['horovod'] = sys"}, id="horovod", marks=thorough),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from runtime.conftest import Workshop, ranks
+from tiers import thorough
 
 from hpckit.errors import NonFiniteLossError
 from hpckit.model.failure import Cause
@@ -54,7 +55,7 @@ ATTACHED = {"entry_point": None, "command": "python task.py"}
     [
         ({}, STEPS, ""),
         (ATTACHED, STEPS, ""),
-        (ATTACHED, STEPS, "if step == 1: break"),
+        pytest.param(ATTACHED, STEPS, "if step == 1: break", marks=thorough),
         (ATTACHED, "for step in range(2):", ""),
     ],
     ids=["function", "script", "break", "no steps"],

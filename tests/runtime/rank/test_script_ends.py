@@ -236,7 +236,7 @@ def test_script_that_exits_with_an_error_saves_no_step_it_has_not_done(
     ("when", "code", "cause"),
     [
         ("late = Late()", 0, None),
-        ("late = Late()", 3, Cause.exit_code),
+        pytest.param("late = Late()", 3, Cause.exit_code, marks=thorough),
         ("atexit.register(os.abort)", 0, Cause.crash),
     ],
 )
