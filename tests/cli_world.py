@@ -17,6 +17,7 @@ from json_schemas import check_printed
 
 from hpckit.cli.main import VERBS, build_verb_parser, import_verb_module, main
 from hpckit.context import Context
+from hpckit.errors import HpckitError
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import Cluster, ClusterKind, Code, LaunchConfig
@@ -75,9 +76,11 @@ def verb_said(
 
 
 def _answered(words: Sequence[str], code: int, out: io.StringIO, err: io.StringIO) -> Said:
-    """Return what a verb answered; what it prints with `--json` has to be as its schema says."""
+    """Return what a verb answered: what it prints with `--json` is as its schema says, and no error."""
     own = words[: words.index("--")] if "--" in words else words
-    if "--json" in own and own[0] in VERBS and not {"--cfg", "--info", "-h", "--help"} & {*own}:
+    if "--json" in own and own[0] in VERBS and not {"-h", "--help"} & {*own}:
+        answered = own[0] in {"check", "rm"} and code == 2
+        assert answered or code not in {2, 3} or not out.getvalue(), f"an error after output: {words}"
         check_printed(own[0], own[1:], out.getvalue())
     return Said(code=code, out=out.getvalue(), err=err.getvalue())
 
@@ -157,7 +160,12 @@ class Desk:
             answer=answer,
         )
         given = build_verb_parser(verb).parse_intermixed_args([*words, "--output-dir", str(self.folder)])
-        return _answered((verb, *words), import_verb_module(verb).run(given, context), out, err)
+        try:
+            code = import_verb_module(verb).run(given, context)
+        except HpckitError as error:
+            _answered((verb, *words), error.exit_code, out, err)
+            raise
+        return _answered((verb, *words), code, out, err)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

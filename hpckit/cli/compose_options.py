@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpckit.cli.options import add_json_option
+from hpckit.cli.parsing import exclude_options
 from hpckit.config.request import PRIMARY, ComposeRequest
 from hpckit.context import Context
 from hpckit.errors import UsageError
@@ -40,6 +41,8 @@ def add_compose_arguments(parser: argparse.ArgumentParser) -> None:
         help="print where configuration comes from (searchpath, groups) and do nothing else",
     )
     add_json_option(parser)
+    hint = "`hpckit launch --dry-run --json` has the runs, `hpckit show RUN --config --json` a configuration"
+    exclude_options(parser, "--json", "--cfg", "--info", hint=hint)
     parser.usage = f"{parser.prog} [OVERRIDE ...] [options] [-- COMMAND ...]"
 
 

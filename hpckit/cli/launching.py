@@ -40,16 +40,16 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
     if left is None:
         return report_nothing_to_launch(planned.whole, known, context, arguments)
     more = left_out_to_json(left, known)
-    if arguments.dry_run:
-        shown = replace(left, scripts=planned.scripts)
-        print_scripts(shown, context, as_json=arguments.json, more=more)
-    elif not confirm_repeated_runs(known, arguments, context):
+    if not arguments.dry_run and not confirm_repeated_runs(known, arguments, context):
         return 2
     checked = launch.check_planned_launch(planned, context)
     fits = checked is None or print_check_findings(checked, context)
     if arguments.dry_run and planned.would_repeat_runs:
-        context.note(WOULD_ASK)
-        return 2
+        context.note(f"error: {WOULD_ASK}")
+        fits = False
+    if arguments.dry_run and (fits or not arguments.json):  # an error and a document exclude each other
+        shown = replace(left, scripts=planned.scripts)
+        print_scripts(shown, context, as_json=arguments.json, more=more)
     if arguments.dry_run or not fits:
         return 0 if fits else 2
     if arguments.foreground:

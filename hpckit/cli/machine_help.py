@@ -17,9 +17,9 @@ from hpckit.version import __version__
 
 EXIT_CODES = {
     0: "fine",
-    1: "a run failed, something on a node went wrong, or output cannot be written",
-    2: "usage or configuration: it cannot be done as asked; nothing was changed",
-    3: "the scheduler refused, or does not answer",
+    1: "a run failed, something went wrong midway, or output cannot be written",
+    2: "usage or configuration: it cannot be done as asked; `check` found errors, `rm` left a launch",
+    3: "the scheduler refused, or does not answer; `sandbox status`: not all is up",
     130: "interrupted by Ctrl-C; runs continue",
     141: "the reader of standard output has left",
 }
@@ -145,6 +145,10 @@ def describe_verb(verb: str) -> dict[str, Any]:
         "usage": " ".join(parser.format_usage().removeprefix("usage: ").split()),
         "arguments": [_describe_action(action) for action in actions if not action.option_strings],
         "options": [_describe_action(action) for action in actions if action.option_strings],
+        "exclusive": [
+            [max(action.option_strings, key=len) for action in group._group_actions]  # noqa: SLF001  # as above
+            for group in parser._mutually_exclusive_groups  # noqa: SLF001
+        ],
         "takes_command": getattr(module, "TAKES_COMMAND", False),
         "takes_overrides": any(action.dest == "overrides" for action in actions),
         "actions": _describe_subparsers(parser),

@@ -225,7 +225,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise UsageError in words, naming the option or value that was probably meant."""
         message, guess = reword_argparse_error(message)
-        hint = guess or self._choices_hint(message) or f"`{self.prog} --help` lists the options"
+        hint = guess or self._hint_for_message(message) or f"`{self.prog} --help` lists the options"
         unknown = message.removeprefix(_UNRECOGNIZED).split() if _UNRECOGNIZED in message else ()
         if unknown:
             hint = suggest_option(
@@ -238,8 +238,12 @@ class _Parser(argparse.ArgumentParser):
             )
         raise UsageError(message, hint=hint)
 
-    def _choices_hint(self, message: str) -> str:
-        """Return the choices of the first missing argument, if it has any."""
+    def _hint_for_message(self, message: str) -> str:
+        """Return the choices of the first missing argument, or what to do about two options, if known."""
+        for group in self._mutually_exclusive_groups:
+            names = {name for action in group._group_actions for name in action.option_strings}  # noqa: SLF001
+            if message.startswith("cannot combine ") and len(names.intersection(message.split())) > 1:
+                return group.description or "leave one of the two out"
         for action in self._actions:
             if action.choices and message.startswith(f"{action.metavar} ") and "missing" in message:
                 return f"{action.metavar} is one of {', '.join(map(str, action.choices))}"

@@ -17,6 +17,7 @@ _INVALID = lazy_pattern(
 _CHOICE = lazy_pattern(
     r"argument (?P<name>\S+): invalid choice: (?P<value>.*?) \(choose from (?P<known>.*)\)", re.DOTALL
 )
+_EXCLUDED = lazy_pattern(r"argument (?P<name>\S+): not allowed with argument (?P<other>\S+)")
 _OTHER = lazy_pattern(r"argument (?P<name>\S+): (?P<why>.*)", re.DOTALL)
 _WORDS = {"int": "a whole number, such as 3", "float": "a number, such as 1.5"}
 _MISSING = lazy_pattern(r"the following arguments are required: (?P<names>.*)", re.DOTALL)
@@ -45,14 +46,27 @@ def reword_argparse_error(message: str) -> tuple[str, str]:
     if found := _MISSING.fullmatch(message):
         names = [name.split("/")[0] for name in found["names"].split(", ")]
         return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} missing", ""
+    if found := _EXCLUDED.fullmatch(message):
+        return f"cannot combine {_argument_name(found, 'other')} with {_argument_name(found)}", ""
     if found := _OTHER.fullmatch(message):
         why = found["why"]
         return f"{_argument_name(found)} {'needs a value' if why == _NO_VALUE else why}", ""
     return message, ""
 
 
-def _argument_name(found: re.Match[str]) -> str:
-    return found["name"].split("/")[-1]
+def _argument_name(found: re.Match[str], group: str = "name") -> str:
+    return max(found[group].split("/"), key=len)
+
+
+def exclude_options(
+    parser: argparse.ArgumentParser, option: str, *others: str, hint: str = "leave one of the two out"
+) -> None:
+    """Have a parser refuse an option beside each of the others, where one of the two would be ignored."""
+    actions = parser._option_string_actions  # noqa: SLF001  # argparse excludes only what it adds together
+    for other in others:
+        group = parser.add_mutually_exclusive_group()
+        group.description = hint
+        group._group_actions += [actions[option], actions[other]]  # noqa: SLF001
 
 
 def suggest_option(

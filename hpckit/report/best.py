@@ -1,6 +1,7 @@
 """The best run of an adaptive sweep, and its results with the best first. Pure.
 
-A run counts once it has completed; values reported by a running or a pruned run are no result.
+A run counts once it has completed, and its value if it is a finite number; values reported by a running or
+a pruned run are no result.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hpckit.model.metrics import metric_value_to_number
-from hpckit.model.plain import attributes_to_json
+from hpckit.model.plain import attributes_to_json, finite_float_or_none
 from hpckit.model.run import PRUNED
 from hpckit.model.search import Direction, Search
 from hpckit.model.states import RunState
@@ -64,9 +64,7 @@ def format_best_run_line(row: ResultRow | None, metric: str) -> str:
 
 def _ranking_key(row: ResultRow, search: Goal) -> tuple[bool, float, int]:
     """Return the place of a run: whether it does not count, how good it is, its index."""
-    found = row.metrics.get(search.metric)
-    fit = isinstance(found, int | float) and not isinstance(found, bool)
-    value = metric_value_to_number(found) if fit else None
+    value = finite_float_or_none(row.metrics.get(search.metric))
     sign = 1.0 if search.direction is Direction.minimize else -1.0
     size = math.inf if value is None else sign * value
     done = row.state is RunState.completed and row.reason != PRUNED

@@ -355,9 +355,5 @@ def find_sort_metric_value(line: LaunchLine, key: SortKey | None) -> Any:
     """Return the value of the metric that a launch is sorted by, None without such a metric."""
     if key is None or key.column in _OF_LAUNCHES:
         return None
-    found = [metric[key.column] for metric in line.metrics if metric.get(key.column) is not None]
-    if not found:
-        return None
-    return (
-        max(found, key=numbers_first_sort_key) if key.descending else min(found, key=numbers_first_sort_key)
-    )
+    found = (metric.get(key.column) for metric in line.metrics)
+    return next(iter(sort_with_missing_last(found, lambda value: value, descending=key.descending)), None)

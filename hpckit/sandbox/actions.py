@@ -263,7 +263,6 @@ def add_sandbox_actions(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar="ACTION",
         help="what to do (`hpckit sandbox ACTION --help` says more)",
-        parser_class=argparse.ArgumentParser,
     )
     _add_options_of_up_action(
         verbs.add_parser("up", help="start it with these options; installs what is missing")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import cache
 
 from hpckit.context import Context
 from hpckit.errors import SchedulerError
@@ -67,14 +68,17 @@ def ask_scheduler(
         observations = query.observe_jobs(jobs, programs, now)
         return SchedulerReply(scheduler=Scheduler.answered, observations=observations, asked_at=now)
 
+    @cache
+    def ask_config(oldest: timedelta) -> Mapping[str, str]:
+        return cached_query.ask_cluster_config(programs, context.now(), oldest)
+
     def own(cluster: str, some: Sequence[str]) -> SchedulerReply:
         if freshness is not None and all(job in reply.observations for job in some):
             return reply
         why = ""
-        fresh = timedelta() if freshness is None or freshness.now else read_max_slurm_cache_age(context)
-        for oldest in (cached_query.CONFIG_AGE, fresh):  # numbers may have been given since
-            config = cached_query.ask_cluster_config(programs, context.now(), oldest)
-            why = clusters.explain_why_cluster_lacks_jobs(cluster, some, config)
+        # Numbers may have been given since: only an answer to this question knows them all.
+        for oldest in (cached_query.CONFIG_AGE, timedelta()):
+            why = clusters.explain_why_cluster_lacks_jobs(cluster, some, ask_config(oldest))
             if not why:
                 return reply
         return _build_unreachable_reply(why)

@@ -145,9 +145,9 @@ def test_a_terminal_that_closes_ends_the_run(shell: Any) -> None:
         (("resources.nodes=2", "--", "true"), "here: resources=cpu (one rank)"),
         (("cluster=slurm", "--", "true"), "the chosen cluster is Slurm"),
         (("resources.partition=gpu", "--", "true"), "nothing reads resources.partition"),
-        (("--json", "--", "true"), "--foreground and --json contradict each other"),
-        (("--auto-resume", "--", "true"), "--foreground and --auto-resume contradict"),
-        (("--wait", "--", "true"), "not allowed with argument"),
+        (("--json", "--", "true"), "cannot combine --foreground with --json"),
+        (("--auto-resume", "--", "true"), "cannot combine --foreground with --auto-resume"),
+        (("--wait", "--", "true"), "cannot combine --foreground with --wait"),
     ],
 )
 def test_what_cannot_be_in_the_foreground_is_refused(

@@ -13,6 +13,7 @@ VERBS = {
     "diff": ("diff", ".0", ".1"),
     "results --over": ("results", "--over", "seed"),
     "show --config": ("show", ".0", "--config"),
+    "report": ("report",),
 }
 
 
@@ -34,6 +35,8 @@ def test_json_has_null_for_numbers_that_json_lacks(desk: Any, writer: Any, verb:
     if verb == "results":
         found = [run["metrics"] for run in document["runs"]]
         assert found == [{"loss": None, "bound": None}, {"loss": 0.5, "bound": None}]
+    if verb == "report":
+        assert document["best"]["run"] == launch.runs[1].id
 
 
 def test_csv_keeps_numbers_that_json_lacks(desk: Any, writer: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,11 @@ import pytest
 from cli_world import Desk, Said, Shell, Writer
 from json_schemas import documents_in, read_schemas
 from report_launches import swept_launch, troubled_launch
+from waiting import run_to_end
 
 from hpckit.cli.machine_help import EFFECTS, EXIT_CODES, VERB_EFFECTS
 from hpckit.cli.main import VERBS, build_verb_parser
-from hpckit.errors import HpckitError
+from hpckit.errors import HpckitError, UsageError
 
 HARMLESS = {"reads", "asks_slurm", "runs_code", "notifies", "waits"}
 """Effects that leave every file as it is."""
@@ -133,9 +136,57 @@ def test_verbs_that_only_read_change_no_file(desk: Desk, shell: Shell, writer: t
     assert changed_by(shell, STARTS, shell.cwd) == set()
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_options_of_which_a_call_may_have_one_are_refused_together(shell: Shell, verb: str) -> None:
+    """Whatever `exclusive` names: neither of the two is ignored."""
+    found = told(shell, verb, "--help", "--json")
+    wants = {names: one["takes_value"] is True for one in found["options"] for names in one["names"]}
+    for one, other in (pair for group in found["exclusive"] for pair in itertools.combinations(group, 2)):
+        said = shell(verb, *(word for name in (one, other) for word in (name, "x")[: 1 + wants[name]]))
+        assert (said.code, said.out) == (2, "")
+        assert said.err.startswith("hpckit: error: cannot combine ")
+        assert {one, other} <= {*said.err.split()}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("launch", "--cfg", "--json"), ("check", "--info", "--json"), ("launch", "--rerun", "--any-code")),
+        *(
+            ("status", "--watch", "--goodput"),
+            ("status", "--watch", "5", "--fresh"),
+            ("results", "--goodput"),
+        ),
+        *(("results", "--csv", "--goodput", "--over", "seed"), ("report", "--json", "--refresh", "5")),
+        ("chaos", "kill", "--seed", "3"),
+    ],
+)
+def test_option_that_would_be_ignored_is_refused(desk: Desk, words: tuple[str, ...]) -> None:
+    """Beside another one, or without the one that it belongs to."""
+    desk.freeze()
+    with pytest.raises(UsageError, match=r"cannot combine|needs --csv|is for HTML|only for random faults"):
+        desk.say(*words)
+
+
+def test_guide_leads_only_where_a_reader_of_the_package_can_go(shell: Shell) -> None:
+    """Pages beside it are not shipped, so it names none by a link."""
+    assert "](" not in Path(told(shell, "--help", "--json")["guide"]).read_text().replace("](http", "")
+
+
+def test_sandbox_answers_as_other_verbs_do() -> None:
+    """What is down is an answer, with a code of its own; a wrong word is one error."""
+    words = [sys.executable, "-m", "hpckit", "sandbox", "status"]
+    seen = run_to_end([*words, "--json"])
+    assert seen.returncode == (0 if json.loads(seen.stdout)["state"] == "up" else 3)
+    wrong = run_to_end([*words, "--jsn"])
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("hpckit: error: ")
+
+
 def test_errors_leave_standard_output_empty(shell: Shell) -> None:
     """A program never has to tell an error from a document: one has the code, the other the JSON."""
-    for words in (("status", "none"), ("results",), ("launch", "no=such"), ("resume", "none")):
+    refused = ("launch", "--dry-run", *LOCAL, "cluster.python=/no/python")
+    for words in (("status", "none"), ("results",), ("launch", "no=such"), ("resume", "none"), refused):
         said = shell(*words, "--json")
         assert (said.code, said.out) == (2, "")
         assert said.err.startswith("hpckit: error: ")

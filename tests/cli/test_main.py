@@ -101,7 +101,7 @@ def test_main_is_quiet_after_ctrl_c(shell: Any, monkeypatch: pytest.MonkeyPatch)
 
 def test_main_is_quiet_when_the_reader_leaves(shell: Any) -> None:
     """`hpckit launch --dry-run | head -0` ends without a traceback."""
-    words = ("launch", "--dry-run", "cluster=local", "experiment=command", "command=x")
+    words = ("launch", "--dry-run", "cluster=local", "experiment=command", "command=true")
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(

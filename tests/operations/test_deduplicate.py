@@ -257,6 +257,8 @@ def test_completed_runs_whose_code_differs_run_again_only_if_someone_says_so(
         assert (said.code, said.out) == (2, "")
         assert "error: 2 completed runs would run again, with other code (say.sh" in said.err
         assert "--changed-code" in said.err
+    shown = project("launch", "--dry-run", "--json", *words)
+    assert (shown.code, shown.out) == (2, "")
     checked = project("check", *words)
     assert "2 completed with other code (say.sh differs)" in checked.err
     assert "launch would ask first" in checked.err

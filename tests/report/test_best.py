@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from typing import Any
 
 from hpckit.model.search import Direction, Pruner, Search
@@ -35,6 +37,10 @@ ROWS = (
     _row(4, None),
     _row(5, "nan"),
     _row(6, 0.75),
+    _row(7, math.nan),
+    _row(8, -math.inf),
+    _row(9, math.inf),
+    _row(10, loss=True),
 )
 
 
@@ -44,16 +50,18 @@ def _order(direction: Direction) -> list[int]:
 
 
 def test_best_run_comes_first_and_what_does_not_count_last() -> None:
-    """What runs, was pruned or has no number is below every result."""
-    assert _order(Direction.minimize) == [2, 0, 6, 1, 3, 4, 5]
+    """What runs, was pruned or has no finite number is below every result."""
+    assert _order(Direction.minimize) == [2, 0, 6, 1, 3, 4, 5, 7, 8, 9, 10]
     assert _order(Direction.maximize)[:3] == [6, 0, 2]
 
 
 def test_best_run_is_a_completed_one() -> None:
     """A lower loss of a run that goes on, or was pruned, is no result yet."""
-    leader = find_best_row(ROWS, _search())
-    assert leader is not None
-    assert leader.index == 2
+    for seed in range(9):
+        shuffled = random.Random(seed).sample(ROWS, len(ROWS))  # noqa: S311  # an order, no secret
+        leader = find_best_row(shuffled, _search())
+        assert leader is not None
+        assert leader.index == 2
     assert format_best_run_line(leader, "loss") == "best so far: demo.2  loss 0.25  lr=0.2"
     document = best_row_to_json(leader, _search())
     assert document is not None

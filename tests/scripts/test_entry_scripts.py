@@ -92,13 +92,16 @@ root_with_apt = pytest.mark.skipif(
 )
 
 
-def test_demo_trains_on_this_machine_and_shows_the_result(checkout: Checkout) -> None:
+@pytest.mark.parametrize(("chosen", "folder"), [("", "outputs"), ("/data/runs", "/data/runs")])
+def test_demo_trains_on_this_machine_and_shows_the_result(
+    checkout: Checkout, chosen: str, folder: str
+) -> None:
     """Whatever the machine has, the demo takes the local executor, waits, and shows a table."""
-    assert checkout.run("scripts/demo").returncode == 0
+    assert checkout.run("scripts/demo", HPCKIT_OUTPUTS=chosen).returncode == 0
     assert checkout.calls()[-3:] == [
         "python -m hpckit launch --wait --rerun cluster=local experiment=digits",
         "python -m hpckit results",
-        "python -m hpckit report -o outputs/digits.html",
+        f"python -m hpckit report -o {folder}/digits.html",
     ]
 
 

@@ -13,7 +13,7 @@ from hpckit.cli.compose_options import add_config_source_options
 from hpckit.cli.options import add_common_options
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
-from hpckit.errors import UsageError
+from hpckit.errors import RunError, UsageError
 from hpckit.features.interconnect.model import (
     SMALLEST,
     CommBenchRequest,
@@ -105,6 +105,10 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     else:
         show_page(render_interconnect_page(measured, verdict), context)
     if target is not None:
-        write_output_file(target, (draw_figure(build_bandwidth_latency_figure(measured), look),), FIGURE)
+        figure = draw_figure(build_bandwidth_latency_figure(measured), look)
+        try:
+            write_output_file(target, (figure,), FIGURE)
+        except UsageError as error:  # 2 would say that nothing was done
+            raise RunError(error.message, hint=error.hint) from error
         context.note(f"drew bandwidth and time to {target}")
     return int(any(finding.is_error for finding in verdict.findings))

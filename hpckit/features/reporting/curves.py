@@ -89,8 +89,8 @@ def _find_column_extremes(
             here, low, high = column, place, place
             continue
         if math.isfinite(value):
-            low = place if not values[low] <= value else low
-            high = place if not values[high] >= value else high
+            low = place if not (math.isfinite(values[low]) and values[low] <= value) else low
+            high = place if not (math.isfinite(values[high]) and values[high] >= value) else high
     yield from sorted({low, high} - {-1})
 
 

@@ -63,6 +63,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Write a report, and say on standard error where it is; always returns 0."""
     target = None if arguments.to is None else context.cwd / Path(arguments.to).expanduser()
     writes_html = target is not None or not (arguments.markdown or arguments.json)
+    if arguments.refresh is not None and not writes_html:
+        raise UsageError("--refresh is for HTML, and none is written", hint="name its file with -o PATH")
     _check_target_and_refresh(target, arguments.refresh)
     plotly = read_plotly_script() if writes_html else ""
     named = find_named_runs(arguments.references, choose_output_dir(arguments, context), context)

@@ -9,7 +9,7 @@ from hpckit.errors import UsageError
 from hpckit.features.top.frame import TopColumn, TopRow
 from hpckit.model.states import RunState
 from hpckit.report.escape import escape_table_cell
-from hpckit.report.selection import Filter, numbers_first_sort_key, parse_run_filter, sort_with_missing_last
+from hpckit.report.selection import Filter, parse_run_filter, sort_with_missing_last
 from hpckit.values import dataclass
 
 _WIDTHS = {
@@ -65,8 +65,7 @@ def filter_and_sort_rows(rows: Iterable[TopRow], words: str, order: TopOrder) ->
     def value(row: TopRow) -> Any:
         if order.column is TopColumn.state:
             return states.index(row.state)
-        shown = row.values.get(order.column)
-        return None if numbers_first_sort_key(shown)[1:] == (0.0, "nan") else shown
+        return row.values.get(order.column)
 
     return tuple(sort_with_missing_last(found, value, descending=order.descending))
 

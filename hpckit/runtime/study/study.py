@@ -25,6 +25,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState, create_trial
 
 from hpckit.errors import RunError
+from hpckit.model.plain import finite_float_or_none
 from hpckit.model.run import PRUNED, RunRecord
 from hpckit.model.search import Axis, AxisKind, Pruner, Search, Trial
 from hpckit.model.states import RunState
@@ -99,10 +100,7 @@ class OpenStudy:
         """Return the metric's last value that holds, from whichever attempt logged it."""
         newest = (record.attempt, record.round or 0)
         run = self.launch.paths.run(record.index)
-        value = read_last_metrics(run, newest).get(self.search.metric)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return None
-        return float(value)
+        return finite_float_or_none(read_last_metrics(run, newest).get(self.search.metric))
 
     def _begin_or_continue_trial(self, index: int) -> Trial:
         """Ask for values, or continue a trial whose process was killed while it asked."""

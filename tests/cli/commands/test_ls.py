@@ -10,6 +10,7 @@ import pytest
 from hpckit.errors import UsageError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
+from hpckit.record.launches import load_launch
 
 
 def test_ls_lists_launches_newest_first(desk: Any, writer: Any) -> None:
@@ -144,8 +145,13 @@ def test_ls_says_that_nothing_is_named_so(launches: Any) -> None:
     assert f"there are no launches named oo or xx in {launches.folder}" in said.err
 
 
-def test_ls_shows_the_metric_it_sorts_by(launches: Any) -> None:
-    """The value that put a launch where it stands is in the list."""
+def test_ls_shows_the_metric_it_sorts_by(launches: Any, writer: Any) -> None:
+    """The value that put a launch where it stands is in the list; NaN of another run is none to sort by."""
+    good = next(load_launch(path) for path in launches.folder.iterdir() if path.name.startswith("good"))
+    diverged = writer(launch=good, index=1)
+    diverged.start()
+    diverged.metrics(1, accuracy=float("nan"))
+    diverged.complete()
     lines = launches.say("ls", "--sort", "-accuracy").out.splitlines()
     assert "accuracy" in lines[0].split()
     assert "0.9" in lines[1].split()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.errors import SchedulerAwayError
+from hpckit.errors import SchedulerAwayError, UsageError
 from hpckit.model import events
 from hpckit.model.launch import ClusterKind
 from hpckit.record.launches import load_launch, read_launch_events
@@ -58,8 +58,8 @@ def test_run_of_another_cluster_is_neither_resumed_nor_removed(
         assert [run["state"] for run in json.loads(said.out)["runs"]] == [state]
     with pytest.raises(SchedulerAwayError, match="cluster far"):
         on_slurm.say("resume")
-    removal = json.loads(on_slurm.say("rm", launch.id, "--yes", "--json").out)["launches"][0]
-    assert removal["refused"]
+    with pytest.raises(UsageError, match="was not removed"):
+        on_slurm.say("rm", launch.id, "--yes", "--json")
     assert launch.folder.exists()
 
 
@@ -71,6 +71,23 @@ def test_number_that_this_slurm_has_not_given_is_no_lost_job(on_slurm: Any, writ
     assert "has not reached job number 7" in on_slurm.say("status").err
     with pytest.raises(SchedulerAwayError, match="number 7"):
         on_slurm.say("resume")
+
+
+def test_number_that_was_just_given_is_not_taken_for_a_strange_one(
+    on_slurm: Any, fake_slurm: Any, writer: Any
+) -> None:
+    """Settings that Slurm told before the submission know nothing of its number."""
+    for mode in ("forget", "database-away"):  # what was cancelled is nowhere
+        fake_slurm.fail(mode)
+    on_slurm.environ = {**on_slurm.environ, "HPCKIT_QUEUE_AGE_S": "600"}
+    launch = on_slurm.freeze(kind=ClusterKind.slurm)
+    job = str(int(held(fake_slurm)) + 1)
+    submitted(on_slurm, launch, job)
+    writer(launch=launch).start(job=job)
+    assert f"has not reached job number {job}" in on_slurm.say("status").err
+    assert held(fake_slurm) == job
+    fake_slurm.slurm("scancel", job)
+    assert "has not reached" not in on_slurm.say("status").err
 
 
 def test_cancel_leaves_a_job_that_only_has_the_number(on_slurm: Any, fake_slurm: Any) -> None:

@@ -110,7 +110,7 @@ def test_wait_ends_with_what_held_the_runs_back(desk: Any, *, follow: bool) -> N
     ("words", "said"),
     [
         (("--follow",), "hpckit launch --wait --follow"),
-        (("--wait", "--follow", "--json"), "--follow and --json contradict"),
+        (("--wait", "--follow", "--json"), "cannot combine --follow with --json"),
     ],
 )
 def test_follow_without_its_like_is_refused(shell: Any, words: tuple[str, ...], said: str) -> None:

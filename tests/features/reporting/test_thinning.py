@@ -43,9 +43,10 @@ def test_thinned_short_curve_is_whole() -> None:
 
 
 def test_thinned_column_of_nothing_finite_is_a_gap() -> None:
-    """A NaN beside other values of its column is left out; a column of NaN alone is a gap."""
+    """Beside others of its column, what is not finite is left out; a column of that alone is a gap."""
     steps = [float(step) for step in range(10 * COLUMNS)]
     values = [math.nan if 100 <= step < 200 or step == 15 else step for step in steps]
+    values[200], values[310] = -math.inf, math.inf
     found = dict(zip(*(one for one in _pair(steps, values)), strict=True))
     assert found[100] is None
     assert all(value is not None for step, value in found.items() if not 100 <= step < 200)

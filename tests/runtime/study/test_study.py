@@ -210,7 +210,7 @@ def test_failed_run_that_is_tried_again_is_a_further_trial_with_the_same_values(
     assert lab.trials()[1].params == lab.trials()[0].params
 
 
-@pytest.mark.parametrize("loss", ["nan", None, True])
+@pytest.mark.parametrize("loss", ["nan", None, True, math.nan, -math.inf])
 def test_run_without_a_number_counts_as_failed_and_says_so(lab: Lab, loss: object) -> None:
     """What is no number cannot be learned from."""
     lab.ask(0)

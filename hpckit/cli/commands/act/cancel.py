@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         _announce_cancellations(named, [one.launch.id for one in planned], context)
     if not arguments.dry_run:
         cancel_runs(named, context)
-    _print_cancellations(named, arguments, context)
     _tell_of_older_launches_running(planned, wanted, arguments, context)
+    _print_cancellations(named, arguments, context)
     return 0
 
 

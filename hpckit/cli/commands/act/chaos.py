@@ -14,7 +14,7 @@ from typing import Any
 
 from hpckit.cli.options import add_output_dir_option, choose_output_dir
 from hpckit.context import Context
-from hpckit.errors import HpckitError, NotFoundError, SchedulerError, UsageError
+from hpckit.errors import HpckitError, NotFoundError, RunError, SchedulerError, UsageError
 from hpckit.model.fault import MENDING, ON_CHECKPOINTS, Fault, FaultKind
 from hpckit.model.moment import format_local_time_of_day
 from hpckit.model.plain import attributes_to_json
@@ -109,8 +109,8 @@ def _refuse_bad_fault_options(faults: Sequence[Fault], arguments: argparse.Names
             hint="such as `hpckit chaos kill rank=1` or `hpckit chaos --mtbf 2m --faults "
             "kill,stop`; docs/guides/chaos.md lists them all",
         )
-    if arguments.mtbf is None and (arguments.faults is not None or arguments.limit is not None):
-        raise UsageError("--faults and --for are only for random faults", hint="add --mtbf TIME")
+    if arguments.mtbf is None and (arguments.faults is not None or arguments.limit or arguments.seed):
+        raise UsageError("--faults, --for and --seed are only for random faults", hint="add --mtbf TIME")
     damaging = sorted({fault.kind.value for fault in faults if fault.kind in ON_CHECKPOINTS})
     if damaging and not (arguments.yes or arguments.dry_run):
         raise UsageError(
@@ -129,11 +129,11 @@ class _Stage:
     context: Context
 
     def inject_all(self, faults: Sequence[Fault]) -> int:
-        """Inject these faults one after another; raises the first error."""
-        for fault in faults:
+        """Inject these faults in turn; raises the first error, as RunError if others were injected before."""
+        for done, fault in enumerate(faults):
             error = self._inject_and_record(fault, self._read_fault_scene(), after=None)
             if error is not None:
-                raise error
+                raise error if not done else RunError(error.message, hint=error.hint)
         return 0
 
     def inject_at_random(self, faults: Sequence[Fault]) -> int:

@@ -21,8 +21,10 @@ from hpckit.cli.options import (
     limit_items,
     warn_of_unknown_override_keys,
 )
+from hpckit.cli.parsing import exclude_options
 from hpckit.cli.terminal.pager import show_page, tell_how_many_rows_are_left_out
 from hpckit.context import Context
+from hpckit.errors import UsageError
 from hpckit.model.counted import format_count, format_ranges
 from hpckit.model.search import Search
 from hpckit.model.states import RunState
@@ -102,6 +104,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_limit_option(parser)
     add_fresh_option(parser)
     add_output_dir_option(parser)
+    hint = "columns of where the time went belong to single runs: --csv --goodput; --json has them always"
+    exclude_options(parser, "--goodput", "--json", "--over", hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +122,9 @@ class _Answer:
 @pause_garbage_collector()
 def run(arguments: argparse.Namespace, context: Context) -> int:
     """Show the results of launches, or of some of their runs; always returns 0."""
+    if arguments.goodput and not arguments.csv:
+        hint = "hpckit results --csv --goodput; `hpckit status --goodput` has it as text"
+        raise UsageError("--goodput needs --csv", hint=hint)
     freshness = Freshness(now=arguments.fresh)
     named, base = ((arguments.references, arguments.experiment), choose_output_dir(arguments, context))
     chosen = select_runs_across_launches(*named, base, context, freshness, reruns=arguments.with_reruns)

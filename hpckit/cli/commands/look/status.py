@@ -25,7 +25,7 @@ from hpckit.cli.options import (
     resolve_reference_to_show,
     warn_of_unknown_override_keys,
 )
-from hpckit.cli.parsing import OptionalValue
+from hpckit.cli.parsing import OptionalValue, exclude_options
 from hpckit.cli.terminal.live_status import Look, parse_watch_interval, show_status_until_over
 from hpckit.cli.terminal.pager import show_page, tell_how_many_rows_are_left_out
 from hpckit.context import Context
@@ -97,6 +97,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_limit_option(parser)
     add_fresh_option(parser)
     add_common_options(parser)
+    hint = "`hpckit status` without --watch shows it once"
+    exclude_options(parser, "--watch", "--goodput", "--all", "--fresh", hint=hint)
 
 
 def run(arguments: argparse.Namespace, context: Context) -> int:

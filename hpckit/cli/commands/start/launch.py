@@ -7,6 +7,7 @@ import argparse
 from hpckit.cli.compose_options import add_compose_arguments, show_config_if_asked
 from hpckit.cli.gc_pause import pause_garbage_collector
 from hpckit.cli.options import add_flag, add_rerun_options
+from hpckit.cli.parsing import exclude_options
 from hpckit.cli.terminal.foreground import require_terminal
 from hpckit.context import Context
 from hpckit.errors import UsageError
@@ -57,35 +58,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="return once it has started: you can log out then (default)",
     )
     add_rerun_options(parser)
+    hint = "take --auto-resume and look with `hpckit status`, or launch and `hpckit watch`"
+    exclude_options(parser, "--auto-resume", "--wait", hint=hint)
+    hint = "`hpckit logs --follow --json` prints the lines of a run as JSON"
+    exclude_options(parser, "--follow", "--json", hint=hint)
+    hint = "the terminal shows the run alone; `hpckit status --json` says afterwards how it ended"
+    exclude_options(parser, "--foreground", "--json", "--auto-resume", "--any-code", hint=hint)
+    hint = "--rerun launches all; --any-code leaves out what has completed, with whatever code"
+    exclude_options(parser, "--rerun", "--any-code", hint=hint)
 
 
-def _refuse_conflicting_options(arguments: argparse.Namespace, context: Context) -> None:
-    """Raise UsageError if options cannot be combined, or need a terminal."""
-    if arguments.auto_resume and arguments.wait:
-        raise UsageError(
-            "--auto-resume and --wait cannot be combined",
-            hint="take --auto-resume and look with `hpckit status`, or launch and `hpckit watch`",
-        )
+def _refuse_lonely_options(arguments: argparse.Namespace, context: Context) -> None:
+    """Raise UsageError if an option needs another one, or a terminal."""
     if arguments.follow and not arguments.wait:
         raise UsageError(
             "--follow needs --wait: it shows what runs print during the wait",
             hint="hpckit launch --wait --follow ..., or later: hpckit logs --follow",
         )
-    if arguments.follow and arguments.json:
-        raise UsageError(
-            "--follow and --json contradict each other",
-            hint="`hpckit logs --follow --json` prints the lines of a run as JSON",
-        )
-    if not arguments.foreground:
-        return
-    for option in ("json", "auto_resume"):
-        if getattr(arguments, option):
-            raise UsageError(
-                f"--foreground and --{option.replace('_', '-')} contradict each other",
-                hint="in the foreground only the output of the run is shown; "
-                "`hpckit status --json` says afterwards how it ended",
-            )
-    if not arguments.dry_run:
+    if arguments.foreground and not arguments.dry_run:
         require_terminal(context)
 
 
@@ -93,7 +83,7 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     """Launch, or show what would be launched."""
     if show_config_if_asked(arguments, context):
         return 0
-    _refuse_conflicting_options(arguments, context)
+    _refuse_lonely_options(arguments, context)
     with pause_garbage_collector():
         # Imported here: it imports Hydra, which --help does not need.
         from hpckit.cli.launching import launch_or_show  # noqa: PLC0415

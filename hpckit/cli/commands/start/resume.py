@@ -86,8 +86,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     )
     if arguments.dry_run:
         resuming = prepare_resume(launch, order, context)
-        _print_resume_plan(resuming, context, as_json=arguments.json)
         check_resume_accepted(resuming, context)
+        _print_resume_plan(resuming, context, as_json=arguments.json)
         return 0
     resuming, started = resume_runs(launch, order, context)
     _print_resume_result(resuming, started, context, as_json=arguments.json)
