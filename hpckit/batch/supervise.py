@@ -17,17 +17,21 @@ from hpckit.errors import SchedulerError, UsageError
 from hpckit.model.cluster.allocation import AttemptLimits, AttemptRequest, RequeueResult
 from hpckit.model.cluster.nodes import expand_hostlist
 from hpckit.model.counted import format_ranges
+from hpckit.model.failure import Cause
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec, SharedJobSpec
 from hpckit.model.states import RequeueOutcome
+from hpckit.operations.growth import explain_growth, queue_grown_attempt
 from hpckit.operations.running.satellites import GrowOrder, cancel_waiting_satellites, replace_lost_replicas
 from hpckit.operations.successor import (
     cancel_successor,
     exclude_successor_nodes,
+    is_job_awaited,
     is_obsolete_successor,
     queue_successor,
     queue_successor_after_refusal,
 )
+from hpckit.planning.recovery.growth import list_causes_of_growth
 from hpckit.record.attempts import has_completed_attempt
 from hpckit.record.launches import Launch, load_run_settings
 from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
@@ -40,7 +44,7 @@ from hpckit.slurm.job_limits import LimitsOfJob, ask_why_job_ends
 from hpckit.slurm.query import ask_draining_nodes
 from hpckit.slurm.requeue import JobAttempt, requeue_job
 from hpckit.slurm.step import build_agent_srun_command, build_srun_environment
-from hpckit.values import replace
+from hpckit.values import dataclass, replace
 
 
 def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Context) -> int:
@@ -118,22 +122,9 @@ def _build_allocation_requests(
     limits = LimitsOfJob(commands=commands, job=job, environ=environ)
     policy = load_run_settings(launch, index)[0].recovery
     successor = policy.queue_successor
-
-    def exclude_from_successor(wish: AttemptRequest) -> RequeueResult:
-        """Make the next attempt leave out these nodes."""
-        return exclude_successor_nodes(launch, index, spec, wish, context)
-
-    def request_new_attempt(wish: AttemptRequest, owns_run: Callable[[], bool]) -> RequeueResult:
-        """Ask for a new attempt."""
-        attempt = JobAttempt(
-            job=job, restart_count=restarts, asked=spec.resources, owns_run=owns_run, lost=wish.lost
-        )
-        answer = requeue_job(commands, attempt, exclude=wish.excluded)
-        if answer.disallowed and owns_run():
-            answer = queue_successor_after_refusal(launch, index, spec, job, answer, context)
-            if wish.excluded and answer.outcome is RequeueOutcome.requeued:
-                return exclude_from_successor(wish)
-        return answer
+    attempts = _NextAttempt(
+        launch=launch, index=index, spec=spec, job=job, restarts=restarts, commands=commands, context=context
+    )
 
     def draining(others: Sequence[str]) -> dict[str, str] | None:
         try:
@@ -145,19 +136,65 @@ def _build_allocation_requests(
         order = GrowOrder(replicas=replicas, idle_nodes=idle_nodes)
         return replace_lost_replicas(launch, index, order, context)
 
+    # A stage that waits for this job would never start if another job continued the run.
+    grows = list_causes_of_growth(policy) and not is_job_awaited(launch, spec)
     queue = partial(queue_successor, launch, index, spec, job, context)
     drop = partial(cancel_successor, launch, index, job, context)
     return Allocation(
         limits=limits.ask_limits,
         why=lambda: ask_why_job_ends(commands, job, restarts, limits.preempt_mode),
-        requeue=request_new_attempt,
+        requeue=attempts.request_new_attempt,
         draining=draining,
         queue_successor=queue if successor else None,
-        hand_to_successor=exclude_from_successor if successor else None,
+        hand_to_successor=attempts.hand_to_successor if successor else None,
         drop_successor=drop if successor else None,
         drop_satellites=partial(cancel_waiting_satellites, launch, index, context),
         regrow=grow_back_lost_replicas if policy.regrow else None,
+        growth=partial(explain_growth, launch, index, context) if grows else None,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NextAttempt:
+    """The next attempt of a run, as it is asked for in its present job, `job` of Slurm."""
+
+    launch: Launch
+    index: int
+    spec: JobSpec
+    job: str
+    restarts: int
+    commands: SlurmCommands
+    context: Context
+
+    def hand_to_successor(self, wish: AttemptRequest) -> RequeueResult:
+        """Pass on to the job that waits behind this one what it is to be like."""
+        if wish.grow is None:
+            return exclude_successor_nodes(self.launch, self.index, self.spec, wish, self.context)
+        return queue_grown_attempt(self.launch, self.index, self.spec, self.job, wish, self.context)
+
+    def request_new_attempt(self, wish: AttemptRequest, owns_run: Callable[[], bool]) -> RequeueResult:
+        """Ask for a new attempt: of this job, unless it is to have more of what ran out."""
+        if wish.grow is not None and owns_run():
+            answer = self.hand_to_successor(wish)
+            # With as little time again, the run would only reach the same time limit.
+            if answer.outcome is RequeueOutcome.requeued or wish.grow is Cause.time_limit:
+                return answer
+            self.context.note(f"warning: {answer.message}; the next attempt asks for as much as this one")
+        attempt = JobAttempt(
+            job=self.job,
+            restart_count=self.restarts,
+            asked=self.spec.resources,
+            owns_run=owns_run,
+            lost=wish.lost,
+        )
+        answer = requeue_job(self.commands, attempt, exclude=wish.excluded)
+        if answer.disallowed and owns_run():
+            answer = queue_successor_after_refusal(
+                self.launch, self.index, self.spec, self.job, answer, self.context
+            )
+            if wish.excluded and answer.outcome is RequeueOutcome.requeued:
+                return exclude_successor_nodes(self.launch, self.index, self.spec, wish, self.context)
+        return answer
 
 
 def find_launch_job(launch: Launch, index: int) -> JobSpec:

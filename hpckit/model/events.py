@@ -87,9 +87,10 @@ class JobAdded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsChanged(Event):
-    """A resume gave these runs (indices) other sections, from their next attempt on.
+    """These runs (indices) have other sections from their next attempt on.
 
-    `words` are the overrides that asked for them. The rest of their configuration is as frozen.
+    `words` are the overrides that asked for them: of a resume, or of hpckit itself after `cause`, of which
+    they are to have more. The rest of their configuration is as frozen.
     """
 
     kind: ClassVar[str] = "settings_changed"
@@ -97,6 +98,7 @@ class SettingsChanged(Event):
     words: tuple[str, ...]
     parallel: Parallel
     resources: Resources
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,6 +77,11 @@ class LaunchHistory:
             return self.jobs[resumption.job_index]
         return next(job for job in self.jobs if run in job.runs)
 
+    def find_latest_job_of_run(self, run: int) -> JobSpec:
+        """Return what was asked for last to continue a run: its successor's job, if there was one."""
+        successor = self.successors.get(run)
+        return self.find_job_of_run(run) if successor is None else self.jobs[successor.job_index]
+
     def count_attempts_before_job(self, run: int) -> int:
         """Return how many attempts a run had before its present job; 0 if that job was frozen."""
         resumption = self.resumed.get(run)

@@ -239,7 +239,8 @@ class Recovery:
     """Queue the next attempt ahead of time instead of a requeue; that saves Slurm's delay."""
     restarts: dict[str, int] = field(default_factory=dict)
     """Restarts after each cause without getting further; none for causes that aren't named. A step beyond all
-    earlier ones refills every count. After `time_limit` a run starts again only if it has saved its state."""
+    earlier ones refills every count. After `time_limit` a run starts again only if it has saved its state, or
+    gets more time."""
     max_identical_failures: int = 3
     """Failures with the same signature, without progress, that end the run."""
     node_failures: int = 2
@@ -253,6 +254,13 @@ class Recovery:
     command_silent_min: float | None = None
     """A command hangs if its ranks neither write nor compute for this many minutes. Null: isn't looked for.
     Runs with steps are judged by these (`runtime.hang_min_s`)."""
+    grow_on_oom: float | None = None
+    """After `host_oom` the next attempt asks for this factor times `resources.mem_gb`. Null: for the same."""
+    grow_on_timeout: float | None = None
+    """After a time limit before which no further step was saved, the next attempt asks for this factor times
+    `resources.timeout_min`. Null: for the same."""
+    grow_max: float = 4.0
+    """Both grow at most by this factor in all, and to what the cluster allows."""
     on_drain: DrainPolicy = DrainPolicy.move
     """What a run does when one of its nodes is being drained."""
     on_straggler: StragglerPolicy = StragglerPolicy.warn
@@ -380,7 +388,8 @@ SLURM_ONLY = (
     *("resources.gres", "resources.exclusive"),
     *("resources.dependency", "resources.mail_type", "resources.additional_parameters"),
     *("resources.mail_user", "resources.comment", "resources.min_nodes", "recovery.requeue"),
-    *("recovery.queue_successor", "recovery.on_drain", "recovery.regrow"),
+    *("recovery.queue_successor", "recovery.on_drain", "recovery.regrow", "recovery.grow_on_oom"),
+    *("recovery.grow_on_timeout", "recovery.grow_max"),
     *("runtime.save_before_timeout_s", "runtime.drain_poll_interval_s"),
     *("sweep.runs_per_job", "sweep.runs_per_gpu"),
     *("sweep.job_timeout_min", "sweep.mps", "budget.gpu_hours"),

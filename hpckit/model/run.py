@@ -50,7 +50,7 @@ class RunRecord:
     why the run completed early (`pruned`, or at which step its own code returned), otherwise it is empty.
     `step` counts from 0, up to one less than `total`, which is null if unknown. `layout` is what the ranks of
     the latest round that did so reported. `excluded` are the nodes that Slurm leaves out since it was asked
-    for another attempt.
+    for another attempt. `grown` is how hpckit itself made its jobs ask for more.
     """
 
     id: str
@@ -80,6 +80,7 @@ class RunRecord:
     layout: LayoutReport | None = None
     excluded: tuple[str, ...] = ()
     excluded_by_us: tuple[str, ...] = ()
+    grown: tuple[events.SettingsChanged, ...] = ()
 
     @property
     def has_attempt_begun(self) -> bool:

@@ -15,6 +15,7 @@ from hpckit.errors import ConfigError, UsageError
 from hpckit.model.cluster.gpus_asked import requested_gpus_per_node
 from hpckit.model.counted import format_ranges
 from hpckit.model.events import SettingsChanged
+from hpckit.model.failure import Cause
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.settings import Parallel, is_layout_override
@@ -25,6 +26,7 @@ from hpckit.patterns import lazy_pattern
 from hpckit.planning.checks.config import check_settings_are_consistent
 from hpckit.planning.layout import plan_run_layout
 from hpckit.planning.plan import build_resource_spec
+from hpckit.planning.recovery.growth import GROWING
 from hpckit.record.launch_events import record_launch_event
 from hpckit.record.launches import Launch, load_run_settings
 from hpckit.values import dataclass, field_names, replace
@@ -48,12 +50,20 @@ class SettingsOrder:
     change: Callable[[LaunchConfig], LaunchConfig]
 
 
+Growth = tuple[LaunchConfig, Cause]
+"""The settings with which hpckit itself lets a run continue, and after which cause."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSettings:
-    """The settings that a run gets. `before` are those that it had."""
+    """The settings that a run gets. `before` are those that it had.
+
+    `growth` is after which cause hpckit asks for more, by the run's own settings.
+    """
 
     before: LaunchConfig
     after: LaunchConfig
+    growth: Cause | None = None
 
     @property
     def layout(self) -> str:
@@ -71,6 +81,14 @@ class NewSettings:
     def resources(self) -> dict[str, Any]:
         """What is new in `resources`."""
         return _find_changed_values(self.before.resources, self.after.resources, MAY_CHANGE)
+
+    @property
+    def growth_words(self) -> tuple[str, ...]:
+        """The overrides that would have asked for the growth; none without one."""
+        if self.growth is None:
+            return ()
+        key = GROWING[self.growth]
+        return (f"resources.{key}={getattr(self.after.resources, key):.10g}",)
 
     def apply_to_resources(self, resources: ResourceSpec) -> ResourceSpec:
         """Return what a job of the run asks of Slurm from now on."""
@@ -125,34 +143,37 @@ def build_settings_order(launch: Launch, words: tuple[str, ...], context: Contex
 
 
 def compute_new_settings(
-    launch: Launch, runs: Sequence[int], order: SettingsOrder | None
+    launch: Launch, runs: Sequence[int], order: SettingsOrder | None, grown: Mapping[int, Growth]
 ) -> dict[int, NewSettings]:
-    """Return the settings of these runs, as far as they change; raises ConfigError."""
-    if order is None:
-        return {}
-    of_slurm = [word for word in order.words if not is_layout_override(word)]
+    """Return the settings of these runs, as far as they change; raises ConfigError.
+
+    `grown` are runs that get more by themselves.
+    """
+    words = () if order is None else order.words
+    of_slurm = [word for word in words if not is_layout_override(word)]
     if of_slurm and launch.cluster.kind is not ClusterKind.slurm:
         raise UsageError(
             f"{launch.id} runs on this machine, where nothing reads {of_slurm[0]}",
             hint="leave it out: only Slurm takes a time limit, a partition and the like",
         )
     found: dict[int, NewSettings] = {}
-    for run in runs:
+    for run in runs if order is not None else grown.keys() & {*runs}:
         before = load_run_settings(launch, run)[0]
-        new = order.change(before)
+        start, cause = grown.get(run, (before, None))
+        new = start if order is None else order.change(start)
         after = replace(before, parallel=new.parallel, resources=new.resources)
         try:
             check_settings_are_consistent(after)
         except ConfigError as error:
-            where = f"{launch.runs[run].id} cannot continue with {' '.join(order.words)}: "
+            where = f"{launch.runs[run].id} cannot continue with {' '.join(words)}: "
             raise ConfigError(where + error.message, hint=error.hint) from error
         if requested_gpus_per_node(after.resources) != requested_gpus_per_node(before.resources):
             raise UsageError(
-                f"{' '.join(order.words)}: {launch.runs[run].id} would have another number of GPUs",
+                f"{' '.join(words)}: {launch.runs[run].id} would have another number of GPUs",
                 hint=f"start another run: hpckit rerun {launch.runs[run].id} …",
             )
         if after != before:
-            found[run] = NewSettings(before=before, after=after)
+            found[run] = NewSettings(before=before, after=after, growth=cause)
     return found
 
 
@@ -169,10 +190,17 @@ def record_new_settings(
 ) -> None:
     """Record the settings that runs have from their next attempt on; raises UsageError."""
     words = () if order is None else order.words
-    for runs in _group_runs_by_key(settings, lambda one: repr((one.after.parallel, one.after.resources))):
-        after = settings[runs[0]].after
+    for runs in _group_runs_by_key(
+        settings, lambda one: repr((one.after.parallel, one.after.resources, one.growth))
+    ):
+        new = settings[runs[0]]
         event = SettingsChanged(
-            at=context.now(), runs=runs, words=words, parallel=after.parallel, resources=after.resources
+            at=context.now(),
+            runs=runs,
+            words=(*words, *new.growth_words),
+            parallel=new.after.parallel,
+            resources=new.after.resources,
+            cause=new.growth,
         )
         with refuse_unwritable_launch(launch):
             record_launch_event(launch.paths, event)

@@ -18,6 +18,7 @@ from hpckit.operations import local
 from hpckit.operations.add_job import lock_launch_for_adding_jobs, record_added_job
 from hpckit.operations.checkpoints import describe_resume_step
 from hpckit.operations.frozen_script import rebuild_plan_without_runs, render_frozen_script
+from hpckit.operations.growth import find_growth_of_ended_runs
 from hpckit.operations.new_settings import (
     NewSettings,
     SettingsOrder,
@@ -164,10 +165,13 @@ def prepare_resume(launch: Launch, order: Order, context: Context) -> Resuming:
         known = replace(known, spent=find_runs_over_restart_budget(view, choice, history))
         choice = choose_runs_to_resume(meant, known, cancelled=order.cancelled, stages=stages)
     attempts = {run: latest_attempt_number(launch.paths.run(run).attempts) for run in choice.resumed}
-    settings = compute_new_settings(launch, choice.resumed, order.settings)
+    again = [run for run in meant if run.record.index in choice.resumed]
+    words = () if order.settings is None else order.settings.words
+    grown = find_growth_of_ended_runs(launch, again, history, words, context)
+    settings = compute_new_settings(launch, choice.resumed, order.settings, grown)
 
     def job_of(run: int) -> JobSpec:
-        return apply_new_resources(history.find_job_of_run(run), settings.get(run))
+        return apply_new_resources(history.find_latest_job_of_run(run), settings.get(run))
 
     # What their first job waited for has been met; what this resume asks for may not.
     asked_anew = {run for run, new in settings.items() if "dependency" in new.resources}

@@ -168,6 +168,11 @@ def _await_queueing_of_successor(launch: Launch, index: int, context: Context) -
         context.sleep(_LOOK_S)
 
 
+def is_job_awaited(launch: Launch, job: JobSpec) -> bool:
+    """Whether jobs of another stage wait for this one to succeed."""
+    return any(job.index == one.job for other in launch.jobs for one in other.after)
+
+
 def queue_successor_after_refusal(
     launch: Launch, index: int, job: JobSpec, slurm_job: str, refused: RequeueResult, context: Context
 ) -> RequeueResult:
@@ -175,7 +180,7 @@ def queue_successor_after_refusal(
 
     Not if other jobs wait for this one to succeed: they would never start.
     """
-    if any(job.index == one.job for other in launch.jobs for one in other.after):
+    if is_job_awaited(launch, job):
         return replace(refused, warning="another stage waits for this job: use hpckit resume")
     successor = queue_successor(launch, index, job, slurm_job, context)
     if successor is None:

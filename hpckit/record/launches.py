@@ -297,6 +297,7 @@ class _Reading:
             job=self.history.slurm_jobs.get(index),
             cancel_requested=index in self.history.cancelled,
             stage=head.stage,
+            grown=tuple(change for change in launch.settings_changes.get(index, ()) if change.cause),
         )
 
     def _read_and_cache_attempt_record(self, record: RunRecord, paths: RunPaths, number: int) -> RunRecord:

@@ -10,7 +10,7 @@ from hpckit.model.goodput import Goodput, Interruption, TimeParts
 from hpckit.model.moment import format_local_time_to_second, format_slurm_duration, format_time_span
 from hpckit.model.states import RoundAction
 from hpckit.report.escape import shorten_text
-from hpckit.report.rows import RunRow
+from hpckit.report.rows import RunRow, format_settings_change
 from hpckit.report.text import Page, TextTable, format_share_percent
 from hpckit.values import field_names
 
@@ -36,6 +36,7 @@ def render_run_details(row: RunRow, account: Goodput, *, whole: bool) -> Page:
     The goodput is one line, or with `whole` a table of its parts and the measurements.
     """
     page: list[TextTable | str] = [f"warning: {message}" for message in row.warnings]
+    page += [f"it asks for {format_settings_change(change)}" for change in row.grown]
     if not account.parts.wall:
         return page
     if whole or _was_interrupted(account):

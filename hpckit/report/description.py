@@ -18,7 +18,7 @@ from hpckit.model.states import RunState
 from hpckit.report.escape import escape_controls
 from hpckit.report.failures import format_failure
 from hpckit.report.machine import launch_head_to_json
-from hpckit.report.rows import LaunchHead, RunRow
+from hpckit.report.rows import LaunchHead, RunRow, format_settings_change
 from hpckit.report.text import Page, TextTable, format_run_counts
 from hpckit.values import dataclass, field
 
@@ -150,11 +150,7 @@ def _format_description_lines(about: LaunchDescription, now: datetime) -> Iterat
     if run is not None:
         rows = [("run", run.row.run), ("state", _format_state_with_reason(run.row))]
         rows += [("stage", run.row.stage or ""), ("overrides", " ".join(run.overrides))]
-        changed = [
-            f"{' '.join(change.words)} since {format_local_datetime(change.at)}"
-            for change in run.settings_changes
-        ]
-        rows += [("resumed", "; ".join(changed))]
+        rows += [("resumed", "; ".join(map(format_settings_change, run.settings_changes)))]
         rows += [("program", run.program), ("signature", run.signature)]
     age = format_slurm_duration(now - head.created_at)
     rows += [
@@ -204,6 +200,6 @@ def description_to_json(about: LaunchDescription) -> dict[str, Any]:
     if about.run is not None:
         document |= attributes_to_json(about.run.row, "run index state failure stage")
         document |= attributes_to_json(about.run, "overrides program signature attempts")
-        changes = [attributes_to_json(change, "at words") for change in about.run.settings_changes]
+        changes = [attributes_to_json(change, "at words cause") for change in about.run.settings_changes]
         document |= {"settings_changes": changes, **attributes_to_json(about.run, "config")}
     return document

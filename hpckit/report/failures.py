@@ -137,6 +137,9 @@ def _list_failure_hints(failure: Failure, row: RunRow) -> Iterator[str]:
     memory = _MEMORY.search(failure.message)
     if memory is not None and memory.end() > MESSAGE_CHARACTERS:
         yield f"  {memory[0]}\n"
+    if failure.cause is Cause.cuda_oom:
+        fits = "a smaller batch, parallel.shard=N, or GPUs with more (`hpckit plan` says what fits)"
+        yield f"  another attempt has no more GPU memory: take {fits}\n"
     # Workers of a data loader end mostly for want of memory.
     told = re.search(r"worker \(pid.*(killed by|exited unexp)", failure.message)
     if told is not None or ", in _try_get_data\n" in (failure.traceback or ""):

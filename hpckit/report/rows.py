@@ -14,9 +14,10 @@ from hpckit.model.cluster.nodes import compress_to_hostlist, expand_hostlist
 from hpckit.model.diagnosis.verdict import RunFindings
 from hpckit.model.elastic import Satellite
 from hpckit.model.environment.health import NodeInspection
+from hpckit.model.events import SettingsChanged
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, Cause, Failure
 from hpckit.model.goodput import Goodput
-from hpckit.model.moment import format_time_span
+from hpckit.model.moment import format_local_datetime, format_time_span
 from hpckit.model.parallel.layout import LayoutReport
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import BaseState, Judgement, RunState, Standing
@@ -54,7 +55,8 @@ class RunRow:
     stage did not complete. `early` says why it completed early. `step` counts from 0, to one less than
     `total`. `layout` is what the ranks reported of it, null until then. `preflight` is the latest inspection
     of each node. `satellites` are the jobs that bring it nodes. `resume` says from which step a resume
-    continues, `refusal` why none would. `expected_start` is Slurm's forecast.
+    continues, `refusal` why none would. `expected_start` is Slurm's forecast. `grown` is how hpckit itself
+    made its jobs ask for more.
     """
 
     run: str
@@ -87,6 +89,7 @@ class RunRow:
     resume: str = ""
     refusal: str = ""
     expected_start: datetime | None = None
+    grown: tuple[SettingsChanged, ...] = ()
 
     def elapsed(self, now: datetime) -> timedelta | None:
         """Return how long the latest attempt has run; None if it has no start, or no known end."""
@@ -131,7 +134,14 @@ def build_run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
         if view.state.ended and not view.can_no_longer_change
         else "",
         expected_start=None if seen is None else seen.expected_start,
+        grown=record.grown,
     )
+
+
+def format_settings_change(change: SettingsChanged) -> str:
+    """Return with which settings a run continues since when, and why if nobody asked for them."""
+    words = f"{' '.join(change.words)} since {format_local_datetime(change.at)}"
+    return f"{words} (more after {change.cause})" if change.cause else words
 
 
 def add_standstill_warning(row: RunRow, goodput: Goodput | None) -> RunRow:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from hpckit.model.cluster.allocation import AllocationEnding, AttemptLimits, AttemptRequest, RequeueResult
 from hpckit.model.events import Event
+from hpckit.model.failure import Cause
 from hpckit.model.launch import LaunchConfig
 from hpckit.record.launches import Launch
 from hpckit.values import dataclass
@@ -60,7 +61,8 @@ class Allocation:
     that is unknown. A successor waits in the queue for the end of this attempt; `hand_to_successor` passes on
     which nodes it must leave out, `drop_successor` removes it from the queue. `regrow` submits a job for a
     number of replicas, less a number of idle nodes, and returns its id and its number of nodes; None if it
-    fails. `drop_satellites` cancels those that still wait.
+    fails. `drop_satellites` cancels those that still wait. `growth` returns after which causes a new attempt
+    can have more of what ran out (empty), or why no longer.
     """
 
     limits: Callable[[], AttemptLimits | None]
@@ -72,6 +74,7 @@ class Allocation:
     drop_successor: Callable[[], object] | None = None
     drop_satellites: Callable[[], object] | None = None
     regrow: Callable[[int, int], tuple[str, int] | None] | None = None
+    growth: Callable[[], Mapping[Cause, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

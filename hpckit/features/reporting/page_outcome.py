@@ -43,7 +43,7 @@ from hpckit.report.failures import (
     group_failures,
     shorten_user_traceback,
 )
-from hpckit.report.rows import RunRow, count_runs_by_state
+from hpckit.report.rows import RunRow, count_runs_by_state, format_settings_change
 from hpckit.report.text import format_foreign_owner
 
 SHOWN_FAILURES = 20
@@ -222,6 +222,7 @@ def _list_launch_facts(about: LaunchDescription) -> Iterable[tuple[str, str]]:
     yield "project", code.project + ("" if code.snapshot else " (no snapshot: it ran from there)")
     yield "program", "" if run is None else run.program
     yield "signature", "" if run is None else run.signature
+    yield "resumed", "" if run is None else "; ".join(map(format_settings_change, run.settings_changes))
     yield "Slurm jobs", ", ".join(about.jobs)
     yield "resources", ", ".join(f"{name}={value}" for name, value in about.resources.items())
     yield "Python", ", ".join(filter(None, (environment.python, environment.executable)))

@@ -47,10 +47,14 @@ class AllocationEnding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRequest:
-    """A new attempt that leaves out the nodes `excluded` and gives up the nodes `lost` at once."""
+    """A new attempt that leaves out the nodes `excluded` and gives up the nodes `lost` at once.
+
+    It is to have more of what ran out: memory or time, by the cause `grow`.
+    """
 
     excluded: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    grow: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,11 +149,7 @@ def _find_time_limit_problem(place: Partition, resources: ResourceSpec, site: Si
     wanted = resources.timeout
     if wanted is None:
         return
-    chosen = get_account_partition_qos(resources)
-    limits = [find_allowed_time_limit(site, chosen, place.name)]
-    if place.max_time is not None and "partitiontimelimit" not in _list_qos_flags(place, resources, site):
-        limits.insert(0, (place.max_time, f"partition {place.name}"))
-    for limit, whose in filter(None, limits):
+    for limit, whose in list_time_limits(place, resources, site):
         if wanted > limit:
             yield build_error_finding(
                 "resources.timeout_min",
@@ -164,6 +160,16 @@ def _find_time_limit_problem(place: Partition, resources: ResourceSpec, site: Si
                 "continues from its last save), or choose another partition or QOS; if runs share "
                 "a job (sweep.runs_per_job) and follow each other in it, sweep.job_timeout_min",
             )
+
+
+def list_time_limits(
+    place: Partition, resources: ResourceSpec, site: Site
+) -> tuple[tuple[timedelta, str], ...]:
+    """Return the longest time limits that a job may have in a partition, and what sets each."""
+    limits = [find_allowed_time_limit(site, get_account_partition_qos(resources), place.name)]
+    if place.max_time is not None and "partitiontimelimit" not in _list_qos_flags(place, resources, site):
+        limits.insert(0, (place.max_time, f"partition {place.name}"))
+    return tuple(filter(None, limits))
 
 
 def _find_node_count_problem(place: Partition, resources: ResourceSpec, site: Site) -> Iterator[Finding]:

@@ -91,6 +91,7 @@ def check_settings_are_consistent(settings: LaunchConfig) -> None:
     check_shrinking_to_min_nodes(settings)
     parse_planned_faults(settings.chaos)
     _check_restart_limits(settings.recovery)
+    _check_what_grows_is_asked_for(settings)
     _check_save_before_timeout(settings)
     check_runs_can_share_job(settings)
 
@@ -142,6 +143,21 @@ def _check_restart_limits(recovery: Recovery) -> None:
             raise ConfigError(
                 f"recovery.restarts.{name} is {count}; it must be at least 0",
                 hint=f"recovery.restarts.{name}=0 never starts a run again after that",
+            )
+
+
+def _check_what_grows_is_asked_for(settings: LaunchConfig) -> None:
+    if settings.cluster.kind is ClusterKind.local:
+        return
+    recovery, resources = settings.recovery, settings.resources
+    for name, factor, key, value in (
+        ("grow_on_oom", recovery.grow_on_oom, "resources.mem_gb", resources.mem_gb),
+        ("grow_on_timeout", recovery.grow_on_timeout, "resources.timeout_min", resources.timeout_min),
+    ):
+        if factor is not None and value is None:
+            raise ConfigError(
+                f"recovery.{name}={factor:g} multiplies {key}, which is not set",
+                hint=f"state what the first attempt asks for: {key}=…",
             )
 
 

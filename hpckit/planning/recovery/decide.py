@@ -30,7 +30,7 @@ from hpckit.planning.recovery.ends import (
     find_first_failure,
     find_round_outcome,
 )
-from hpckit.planning.recovery.ledger import Ledger, explain_exhausted_restart_budget
+from hpckit.planning.recovery.ledger import Ledger, explain_exhausted_restart_budget, would_more_have_helped
 from hpckit.planning.recovery.node_choice import filter_out_nodes
 from hpckit.planning.recovery.round_view import (
     NOTICE_CODE,
@@ -81,8 +81,8 @@ def decide_after_round(view: RoundView, policy: Recovery, past: Ledger) -> Actio
     left_out = _list_nodes_to_avoid(view, policy, ledger)
     spent = explain_exhausted_restart_budget(ledger, failure, policy, left_out)
     if spent is not None:
-        message = f"{failure.message}; {spent}" if spent else failure.message
-        return _build_failed_attempt_end(view, replace(failure, message=message))
+        words = (failure.message, spent, view.growth.get(failure.cause, ""))
+        return _build_failed_attempt_end(view, replace(failure, message="; ".join(filter(None, words))))
     return _decide_restart(view, failure, policy, ledger, left_out)
 
 
@@ -196,7 +196,9 @@ def _decide_restart(
 ) -> Action:
     """Return a new round if possible, otherwise a new attempt, otherwise the end."""
     good = filter_out_nodes(view.standing, left_out)
-    if len(good) >= view.fewest:
+    # The present allocation has no more memory.
+    grow = _should_ask_for_more(view, failure.cause, ledger)
+    if len(good) >= view.fewest and not grow:
         return NewRound(
             because=failure,
             nodes=view.choose_next_nodes(good, view.draining),
@@ -204,7 +206,13 @@ def _decide_restart(
         )
     if not view.requeues:
         return _build_failed_attempt_end(view, failure)
-    return build_end_with_new_attempt(failure, _exit_code_of_failure(view, failure), left_out)
+    return build_end_with_new_attempt(failure, _exit_code_of_failure(view, failure), left_out, grow=grow)
+
+
+def _should_ask_for_more(view: RoundView, cause: Cause, ledger: Ledger) -> bool:
+    """Whether the next attempt asks for more of what ran out, and may; the cause is the ledger's latest."""
+    possible = view.requeues and view.growth.get(cause) == ""
+    return possible and would_more_have_helped(ledger, cause, saved=view.saved)
 
 
 def _compute_restart_pause(policy: Recovery, ledger: Ledger) -> timedelta:
@@ -234,20 +242,22 @@ def decide_end_after_notice(
         signature=notice.cause,
     )
     left_alone = notice.cause is Cause.preempted and not notice.restarts
+    ledger = past.after_round(build_round_ended_event(view, failure, RoundAction.end), view.attempt)
+    grow, more = _should_ask_for_more(view, failure.cause, ledger), view.growth.get(failure.cause)
     # A run that saves no state would only reach the same time limit again.
-    wanted = left_alone or (notice.cause is Cause.time_limit and view.saved)
+    wanted = left_alone or grow or (notice.cause is Cause.time_limit and view.saved)
     if not (wanted and view.requeues):
         if left_alone:
-            message = f"{failure.message}; recovery.requeue is off, and Slurm does not restart it"
-            failure = replace(failure, message=message)
+            more = "recovery.requeue is off, and Slurm does not restart it"
+        message = "; ".join(filter(None, (failure.message, more)))
+        failure = replace(failure, message=message)
         return EndAttempt(state=RunState.interrupted, exit_code=NOTICE_CODE, failure=failure)
-    ledger = past.after_round(build_round_ended_event(view, failure, RoundAction.end), view.attempt)
     spent = explain_exhausted_restart_budget(ledger, failure, policy)
     if spent is None:
         return build_end_with_new_attempt(
-            failure, NOTICE_CODE, ledger.list_nodes_failing_too_often(policy, view.at)
+            failure, NOTICE_CODE, ledger.list_nodes_failing_too_often(policy, view.at), grow=grow
         )
-    message = f"{failure.message}; {spent}" if spent else failure.message
+    message = "; ".join(filter(None, (failure.message, spent, more)))
     return EndAttempt(
         state=RunState.failed if spent else RunState.interrupted,
         exit_code=NOTICE_CODE,

@@ -202,6 +202,17 @@ def build_ledger_from_events(history: Iterable[events.Event]) -> Ledger:
     return reading.ledger
 
 
+def would_more_have_helped(ledger: Ledger, cause: Cause, *, saved: bool) -> bool:
+    """Whether a run's latest failure, which is in the ledger, says that its job asked for too little.
+
+    `saved` is whether the attempt saved its state. If it did, at a step beyond all earlier ones, it had time
+    enough: the next attempt continues there.
+    """
+    if cause is Cause.time_limit:
+        return not (saved and ledger.entries[-1].progressed)
+    return cause is Cause.host_oom
+
+
 def explain_exhausted_restart_budget(
     ledger: Ledger, failure: Failure, policy: Recovery, left_out: frozenset[str] = frozenset()
 ) -> str | None:

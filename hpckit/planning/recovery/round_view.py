@@ -48,7 +48,8 @@ class RoundView:
     must have; a replica takes `replica_nodes` of them. `fallback_nodes` are the numbers of nodes for which
     the user listed another layout. `resizing` is whether ranks were asked to leave because that number
     changed, `grown_from` are the members of the round before, if this one has more. `requeues` is whether a
-    new attempt can be requested. `layout` is that of the round.
+    new attempt can be requested. `growth` says after which causes it can have more of what ran out (empty),
+    or why no longer. `layout` is that of the round.
     """
 
     round: int
@@ -78,6 +79,7 @@ class RoundView:
     resizing: bool = False
     grown_from: tuple[str, ...] = ()
     requeues: bool = False
+    growth: Mapping[Cause, str] = field(default_factory=dict)
     layout: Layout | None = None
 
     @property
@@ -116,7 +118,8 @@ class NewRound:
 class EndAttempt:
     """End the attempt in this state, with this exit code.
 
-    `again` asks for a new attempt, without the nodes `excluded`. `reason` says why a run completed early.
+    `again` asks for a new attempt, without the nodes `excluded`, and with more of what ran out, by the cause
+    `grow`. `reason` says why a run completed early.
     """
 
     state: RunState
@@ -125,6 +128,7 @@ class EndAttempt:
     reason: str = ""
     again: bool = False
     excluded: tuple[str, ...] = ()
+    grow: Cause | None = None
 
 
 Action = NewRound | EndAttempt
@@ -168,12 +172,15 @@ def build_attempt_ended_event(end: EndAttempt, at: datetime) -> events.AttemptEn
     )
 
 
-def build_end_with_new_attempt(failure: Failure, exit_code: int, excluded: frozenset[str]) -> EndAttempt:
-    """Return the end of an attempt that asks for another one."""
+def build_end_with_new_attempt(
+    failure: Failure, exit_code: int, excluded: frozenset[str], *, grow: bool = False
+) -> EndAttempt:
+    """Return the end of an attempt that asks for another one, with more of what ran out if it can `grow`."""
     return EndAttempt(
         state=RunState.interrupted,
         exit_code=exit_code,
         failure=failure,
         again=True,
         excluded=tuple(sorted(excluded)),
+        grow=failure.cause if grow else None,
     )

@@ -13,9 +13,9 @@ import contextlib
 import json
 import os
 import signal
-from pathlib import Path
 
 from hpckit.model.failure import FROZEN_FOLDER_UNREADABLE, Cause, Failure
+from hpckit.patterns import lazy_pattern
 from hpckit.record.store import PRIVATE_FILE, read_last_lines
 from hpckit.runtime.assignment import AgentCommand, Step
 from hpckit.runtime.environ import ON_SUPERVISOR_LOST
@@ -25,6 +25,15 @@ from hpckit.runtime.supervisor.attempt import Attempt
 from hpckit.runtime.supervisor.patience import retry_transient_file_errors
 from hpckit.runtime.threads import await_with_limit, run_in_thread, run_in_thread_within
 from hpckit.values import dataclass, field, replace
+
+_LINES = 40
+_QUOTED = 12
+_READ_S = 10.0
+"""How long to wait for a text that only explains something."""
+_IDLE = ("srun: cluster configuration lacks support for cpu binding",)
+"""What launchers print in every step and is of no help."""
+_OOM = lazy_pattern(r"StepId=(\S+) exceeded memory limit|oom_kill events? in StepId=(\S+?)[.,]? ")
+"""How Slurm says that it ended a step, agents and all, because its memory ran out (22.05, 24.11)."""
 
 _RETURN_S = 20.0
 """How long an agent may take to come back before its node counts as lost."""
@@ -37,6 +46,8 @@ class AgentSteps:
     command: AgentCommand
     attempt: Attempt
     _steps: list[Step] = field(default_factory=list, init=False)
+    _out_of_memory: set[str] = field(default_factory=set, init=False)
+    """Slurm's ids of the steps that it ended for that."""
 
     async def start_agents(self, command: AgentCommand | None = None) -> Step:
         """Start the agents of all nodes, or those of another command; raises OSError."""
@@ -85,6 +96,22 @@ class AgentSteps:
         agents.give_up_departed_agents(blamed=not noticed.is_set())
         return came
 
+    async def add_output_to_failure(self, failure: Failure) -> Failure:
+        """Add what agents printed: it names a node that cannot read its folder, or why Slurm ended a step."""
+        log = self.attempt.paths.agents_log
+        text = await run_in_thread_within(_READ_S, lambda: read_last_lines(log, _LINES), "")
+        lines = [line for line in text.splitlines() if not line.startswith(_IDLE)]
+        if not lines:
+            return failure
+        failure = replace(failure, message="\n".join([failure.message, *lines[-_QUOTED:]]))
+        steps = {found[1] or found[2] for found in _OOM.finditer(text)} - self._out_of_memory
+        self._out_of_memory |= steps
+        if steps:
+            words = f"Slurm ended step {', '.join(sorted(steps))}, whose memory ran out: {failure.message}"
+            return replace(failure, cause=Cause.host_oom, signature=Cause.host_oom, message=words)
+        cause = Cause.frozen_folder if FROZEN_FOLDER_UNREADABLE in text else failure.cause
+        return replace(failure, cause=cause)
+
     async def end_all_steps(self, leave_s: float) -> None:
         """Wait for all steps to leave, and signal those that do not."""
         await asyncio.gather(*(_end_step(step, leave_s) for step in self._steps))
@@ -97,22 +124,3 @@ async def _end_step(step: Step, leave_s: float) -> None:
                 step.send_signal(number)
         if await await_with_limit(leave_s, step.wait()):
             return
-
-
-_LINES = 40
-_QUOTED = 12
-_READ_S = 10.0
-"""How long to wait for a text that only explains something."""
-_IDLE = ("srun: cluster configuration lacks support for cpu binding",)
-"""What launchers print in every step and is of no help."""
-
-
-async def add_agents_output_to_failure(failure: Failure, log: Path) -> Failure:
-    """Add the agents' output, which names a node that cannot read its folder."""
-    text = await run_in_thread_within(_READ_S, lambda: read_last_lines(log, _LINES), "")
-    lines = [line for line in text.splitlines() if not line.startswith(_IDLE)]
-    if not lines:
-        return failure
-    cause = Cause.frozen_folder if FROZEN_FOLDER_UNREADABLE in text else failure.cause
-    words = "\n".join([failure.message, *lines[-_QUOTED:]])
-    return replace(failure, cause=cause, message=words)

@@ -30,18 +30,21 @@ class HandOver:
     """Whether there is a next attempt, whoever asked for it."""
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
-    async def request_requeue_when_preempted(self) -> None:
-        """Ask for the next attempt of a preempted run while it saves, if only KillWait is left.
+    async def request_attempt_when_terminated(self) -> None:
+        """Ask for the next attempt while the run saves, if only KillWait is left.
 
-        A save may take longer than that.
+        A save may take longer than that. So may the end of a command at its time limit, of which it is not
+        told before.
         """
         await self.outlook.notices.terminated.wait()
         await self.outlook.notices.learn_why_attempt_ends()
         notice = self.outlook.notices.notice
-        if notice is not None and notice.cause is Cause.preempted:
+        if notice is not None and notice.cause in {Cause.preempted, Cause.time_limit}:
             end = self.outlook.decide_end_if_stopped_now()
-            if end.again:
-                await self._request_attempt_once(AttemptRequest(excluded=end.excluded))
+            if end.again and (end.grow or notice.cause is Cause.preempted):
+                wish = AttemptRequest(excluded=end.excluded, grow=end.grow)
+                # The attempt may end meanwhile: then it waits for the answer, and asks for nothing again.
+                await asyncio.shield(self._request_attempt_once(wish))
 
     async def arrange_next_attempt(self, end: EndAttempt, standing: tuple[str, ...]) -> None:
         """Arrange the next attempt if there should be one; otherwise make sure there is none.
@@ -54,13 +57,13 @@ class HandOver:
         # The next attempt reads the results of this one.
         await self.journal.await_writes()
         lost = tuple(sorted({*self.outlook.assignment.agents.nodes} - {*standing}))
-        wish = AttemptRequest(excluded=end.excluded, lost=lost)
+        wish = AttemptRequest(excluded=end.excluded, lost=lost, grow=end.grow)
         if allocation.drop_satellites is not None and end.state is not RunState.interrupted:
             await run_in_thread(allocation.drop_satellites)
         if allocation.drop_successor is not None and end.state is not RunState.interrupted:
             await run_in_thread(allocation.drop_successor)
         elif allocation.hand_to_successor is not None:
-            if end.excluded:
+            if end.excluded or end.grow:
                 hand = allocation.hand_to_successor
                 self._record_requeue_result(await run_in_thread(lambda: hand(wish)))
         elif end.again:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from hpckit.model import events
+from hpckit.model.failure import Cause
 from hpckit.model.launch import Recovery, StragglerPolicy
 from hpckit.planning.recovery.decide import decide_after_round, decide_end_after_notice
 from hpckit.planning.recovery.ledger import Ledger
@@ -43,7 +44,7 @@ class Outlook:
     """The outlook of one attempt.
 
     `round` is its latest round, if any, `past` what happened before. `draining` and `slow`
-    are the nodes that a round may leave, with the reasons.
+    are the nodes that a round may leave, with the reasons. `growth` is that of a RoundView.
     """
 
     assignment: Assignment
@@ -55,6 +56,7 @@ class Outlook:
     round: Round | None = field(default=None, init=False)
     draining: Mapping[str, str] = field(default_factory=dict, init=False)
     slow: Mapping[str, str] = field(default_factory=dict, init=False)
+    growth: Mapping[Cause, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.past = self.attempt.read_past_failures()
@@ -106,6 +108,7 @@ class Outlook:
             resizing=self.wanted_size.is_round_losing_satellites,
             grown_from=self.wanted_size.grown_from,
             requeues=self.assignment.allocation is not None and self.policy.requeue,
+            growth=self.growth,
         )
 
     def choose_nodes_of_first_round(self, peers: Sequence[Peer]) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ from hpckit.runtime.descriptors import add_open_files_hint, raise_open_file_limi
 from hpckit.runtime.mailbox import poll_and_answer_requests
 from hpckit.runtime.pauses import Suspensions
 from hpckit.runtime.signals import install_stop_signal_handlers
-from hpckit.runtime.supervisor.agent_step import AgentSteps, add_agents_output_to_failure
+from hpckit.runtime.supervisor.agent_step import AgentSteps
 from hpckit.runtime.supervisor.agents import Agents, Peer
 from hpckit.runtime.supervisor.attempt import Attempt, begin_next_attempt, record_changed_unfrozen_code
 from hpckit.runtime.supervisor.deadline import Deadline
@@ -126,7 +126,7 @@ class _Supervisor:
         works = (
             *(self._watch_time_limit(), self._watch_draining_nodes(), self._answer_requests()),
             *(self.suspensions.record_pauses_agents_shared(), self.resizing.end_rounds_to_resize()),
-            self.hand_over.request_requeue_when_preempted(),
+            self.hand_over.request_attempt_when_terminated(),
         )
         beside = [asyncio.create_task(work) for work in works]
         end = await self._run_until_end()
@@ -182,6 +182,8 @@ class _Supervisor:
         if allocation is None:
             return
         await self.deadline.ask_scheduler_for_limits()
+        if allocation.growth is not None:
+            self.outlook.growth = await run_in_thread(allocation.growth)
         if allocation.queue_successor is not None:
             self.queueing = asyncio.create_task(run_in_thread(allocation.queue_successor))
         await self.deadline.await_time_to_leave(lambda: self.outlook.usual_step)
@@ -252,7 +254,7 @@ class _Supervisor:
             action = await self._run_round(number, nodes)
         else:
             agents.give_up_departed_agents(blamed=not self.notices.noticed.is_set())
-            failure = await add_agents_output_to_failure(failure, self.attempt.paths.agents_log)
+            failure = await self.steps.add_output_to_failure(failure)
             action = await self._decide_after_round(self._build_view_without_ranks(number, failure))
         while isinstance(action, NewRound):
             await await_with_limit(action.pause.total_seconds(), self.notices.noticed.wait())
@@ -387,8 +389,7 @@ class _Supervisor:
     async def _decide_after_round(self, view: RoundView) -> Action:
         """Decide what follows an ended round, and record it."""
         if view.failure is not None and view.failure.cause in _OF_AGENTS:
-            failure = await add_agents_output_to_failure(view.failure, self.attempt.paths.agents_log)
-            view = replace(view, failure=failure)
+            view = replace(view, failure=await self.steps.add_output_to_failure(view.failure))
         self.standing = view.standing
         action, ended = self.outlook.decide_what_follows_round(view)
         self.record(ended)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hpckit.errors import ConfigError
-from hpckit.model.launch import Checkpoint, Cluster, LaunchConfig
+from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, LaunchConfig, Recovery
 from hpckit.planning.checks.config import check_settings_are_consistent
+from hpckit.values import replace
 
 
 @pytest.mark.parametrize(
@@ -64,3 +65,22 @@ def test_relative_path_of_weights_is_refused() -> None:
     assert '"$PWD/out/m.safetensors"' in caught.value.hint
     for path in ("/models/m.pt", "~/m.pt"):
         check_settings_are_consistent(LaunchConfig(entry_point="a:b", checkpoint=Checkpoint(weights=path)))
+
+
+@pytest.mark.parametrize(
+    ("recovery", "said"),
+    [
+        (Recovery(grow_on_oom=1.5), "grow_on_oom=1.5 multiplies resources.mem_gb, which is not set"),
+        (Recovery(grow_on_timeout=2), "grow_on_timeout=2 multiplies resources.timeout_min, which is not set"),
+        (Recovery(grow_on_oom=1.0), "grow_on_oom is 1; it must be more than 1"),
+        (Recovery(grow_max=float("inf")), "grow_max is inf; it must be more than 1"),
+    ],
+)
+def test_growth_of_what_nobody_asked_for_is_refused(recovery: Recovery, said: str) -> None:
+    """There is nothing to multiply; on this machine nothing grows, and nothing is refused for that."""
+    slurm = LaunchConfig(entry_point="a:b", recovery=recovery, cluster=Cluster(kind=ClusterKind.slurm))
+    with pytest.raises(ConfigError, match=said):
+        check_settings_are_consistent(slurm)
+    check_settings_are_consistent(
+        replace(slurm, recovery=Recovery(grow_on_oom=2), cluster=Cluster(kind=ClusterKind.local))
+    )
