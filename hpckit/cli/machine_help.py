@@ -17,7 +17,7 @@ from hpckit.version import __version__
 
 EXIT_CODES = {
     0: "fine",
-    1: "a run failed, something went wrong midway, or output cannot be written",
+    1: "a run failed, something went wrong midway, output cannot be written; `init --diff` found differences",
     2: "usage or configuration: it cannot be done as asked; `check` found errors, `rm` left a launch",
     3: "the scheduler refused, or does not answer; `sandbox status`: not all is up",
     130: "interrupted by Ctrl-C; runs continue",
@@ -76,12 +76,13 @@ VERB_EFFECTS: Mapping[str, str] = {
     "clean": "reads asks_slurm deletes confirms",
     "rm": "reads asks_slurm deletes confirms",
     "doctor": "reads asks_slurm; --env: writes_launch starts waits; --adopt: writes_launch; --cancel: stops",
+    "init": "reads asks_slurm writes_files; --probe: starts waits",
     "sandbox": "root starts stops writes_files",
     "completion": "",
 }
 """By verb: what it does, and after each `;` what it does in addition with an option."""
 
-_ONLY_READS = ("--dry-run", "--cfg", "--info", "--markdown")
+_ONLY_READS = ("--dry-run", "--cfg", "--info", "--markdown", "--diff")
 """With one of these options a verb prints what it would do, or has read, and changes nothing."""
 
 _REPEATS_NOTHING = frozenset({"rerun", "bench", "chaos", "grow", "shell", "profile"})

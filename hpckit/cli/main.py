@@ -61,6 +61,7 @@ VERB_GROUPS = {
         "chaos": "inject faults into a running run, to see it survive",
     },
     "maintain": {
+        "init": "write the file of this cluster, conf/cluster/NAME.yaml, from what Slurm says",
         "clean": "remove what is no longer needed, after showing what and how much",
         "rm": "delete whole launches, after showing what and how much",
         "doctor": "find what broken submissions left behind; --env: what will not work on a node",
@@ -90,6 +91,7 @@ _MODULES = {
     "report": "features.reporting.verb_report",
     "plot": "features.reporting.verb_plot",
     "export": "features.exporting.verb",
+    "init": "features.site.verb",
 }
 """Where each verb lives: in the folder of its group, or in the room of a feature."""
 _TITLES = {
@@ -122,6 +124,7 @@ _MEANT = {
     **dict.fromkeys(("html", "summary", "dashboard"), "report"),
     **dict.fromkeys(("checkpoints", "ckpt", "weights", "safetensors"), "checkpoint"),
     **dict.fromkeys(("benchmark", "nccl-tests", "all_reduce_perf", "bandwidth"), "bench"),
+    **dict.fromkeys(("setup", "configure", "profile-site"), "init"),
     **dict.fromkeys(("ssh", "exec", "attach", "srun"), "shell"),
 }
 """Names that other tools use for hpckit's verbs."""

@@ -64,7 +64,7 @@ def list_conf_folders(request: ComposeRequest) -> tuple[Path, ...]:
     The user's is `--config-dir`, else `$HPCKIT_CONFIG_DIR`, else `conf` in the working directory;
     the site's is `$HPCKIT_SITE_CONFIG_DIR`. Raises ConfigError if a named folder does not exist.
     """
-    folders = (_find_user_conf_folder(request), _find_site_conf_folder(request), shipped_conf_folder())
+    folders = (find_user_conf_folder(request), _find_site_conf_folder(request), shipped_conf_folder())
     return tuple(dict.fromkeys(folder for folder in folders if folder is not None))
 
 
@@ -73,13 +73,14 @@ def list_template_folders(request: ComposeRequest) -> tuple[Path, ...]:
 
     Each is next to its configuration folder; the user's else in the working directory.
     """
-    user = _find_user_conf_folder(request) or request.cwd.resolve() / "conf"
+    user = find_user_conf_folder(request) or request.cwd.resolve() / "conf"
     folders = filter(None, (user, _find_site_conf_folder(request), shipped_conf_folder()))
     siblings = dict.fromkeys(folder.parent / "slurm_templates" for folder in folders)
     return tuple(folder for folder in siblings if folder.is_dir())
 
 
-def _find_user_conf_folder(request: ComposeRequest) -> Path | None:
+def find_user_conf_folder(request: ComposeRequest) -> Path | None:
+    """Return the user's configuration folder, None without one; raises ConfigError if it is lost."""
     if request.config_dir is not None:
         return _resolve_existing_folder(request, str(request.config_dir), said_by="--config-dir")
     named = request.environ.get("HPCKIT_CONFIG_DIR")

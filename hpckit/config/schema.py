@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hydra.core.config_store import ConfigNode, ConfigStore
-from omegaconf import DictConfig, FloatNode, IntegerNode, OmegaConf, ValueNode
+from omegaconf import DictConfig, FloatNode, IntegerNode, ListConfig, OmegaConf, StringNode, ValueNode
 
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.moment import UNIT_SECONDS, parse_slurm_duration
@@ -51,7 +51,13 @@ _MANY = {str: "texts", int: "whole numbers", Any: "values"}
 OPEN = ("env", "cluster.env", "resources.additional_parameters")
 """Sections whose keys are the user's; each takes text."""
 
+_NAME_LISTS = ("resources.partition", "resources.qos", "cluster.partition", "cluster.qos")
+"""Texts of which a configuration may make a list: Slurm takes several names, with commas."""
+
 _FORMS = {
+    **dict.fromkeys(("resources.account", "cluster.account"), "one account, as Slurm does, or null"),
+    "cluster.gpu_types": "a mapping of partitions to GPUs by type, such as {gpu: {a100: 4}}",
+    **dict.fromkeys(_NAME_LISTS, "a name or a list of names, such as [a,b], or null"),
     "command": "a program and its words, as a list or as one text",
     "stages": "a mapping of names to stages",
     "sweep.zip": "groups of keys that advance together, such as [[lr,batch]]",
@@ -185,6 +191,8 @@ def list_typed_sections() -> dict[str, type[Any]]:
 def _build_schema() -> DictConfig:
     typed = OmegaConf.structured(LaunchConfig, flags=_NO_COPIES)
     _unlock_and_add_units(typed)
+    for section, _, key in (name.partition(".") for name in _NAME_LISTS):
+        typed[section]._set_item_impl(key, _Names(None, key=key))  # noqa: SLF001
     for name in (*OPEN, "params"):  # the loader closes `params` again if files have some
         OmegaConf.set_struct(OmegaConf.select(typed, name), value=False)
     root = OmegaConf.create({}, flags=_NO_COPIES)
@@ -216,6 +224,20 @@ class _Whole(_WithUnit, IntegerNode):
 
 class _Decimal(_WithUnit, FloatNode):
     pass
+
+
+class _Names(StringNode):
+    """A text that is also taken as a list of names: `[a,b]` is `a,b`."""
+
+    def _validate_and_convert_impl(self, value: Any) -> str:
+        names = list(value) if isinstance(value, list | ListConfig) else []
+        if names and all(isinstance(name, str | int) and not isinstance(name, bool) for name in names):
+            value = ",".join(map(str, names))
+        return super()._validate_and_convert_impl(value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Names:
+        self._deepcopy_impl(copied := _Names(), memo)
+        return copied
 
 
 def _unlock_and_add_units(node: DictConfig) -> None:

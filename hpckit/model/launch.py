@@ -12,7 +12,7 @@ from typing import Any
 
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.search import Sweep
-from hpckit.model.settings import Notify, Observe, Preflight, Tracker
+from hpckit.model.settings import GpuOption, Notify, Observe, Preflight, Tracker
 from hpckit.values import dataclass, field
 
 MISSING: Any = "???"
@@ -88,16 +88,23 @@ class Cluster:
     kind: ClusterKind = ClusterKind.auto
     """Where runs go."""
     partition: str | None = None
-    """Partition of runs without `resources.partition`. Null: Slurm's default."""
+    """Partition of runs without `resources.partition`, or a list of them. Null: Slurm's default."""
     partitions: list[str] = field(default_factory=list)
     """Partitions that exist; others are refused before submission. Empty: not checked."""
     account: str | None = None
     """Account of runs without `resources.account`. Null: Slurm's default."""
     qos: str | None = None
-    """QOS of runs without `resources.qos`. Null: Slurm's default."""
+    """QOS of runs without `resources.qos`, or a list of them. Null: Slurm's default."""
     gpus_per_node: int = 0
     """GPUs of a node. Runs that ask for more are refused. 0 on Slurm: not stated; hpckit asks what
     its nodes have."""
+    gpu_types: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By partition, the GPUs of a node by Slurm's type: `{gpu: {a100: 4}}`; those without a type as
+    `gpu`. Empty: not stated."""
+    gpu_option: GpuOption = GpuOption.gpus_per_node
+    """Which option of sbatch asks for GPUs."""
+    time_limits_min: dict[str, int] = field(default_factory=dict)
+    """By partition, its longest time limit. `check` warns if Slurm's is lower by now."""
     nvlink_nodes: int = 1
     """Nodes in one NVLink domain. `parallel.tensor` and `parallel.context` stay within it. 1: each
     node is one."""
@@ -160,16 +167,18 @@ class Resources:
     gpus_per_node: int | None = None
     """GPUs on each node, for all its ranks together; they see no others. 0: none. Null: none on
     Slurm, locally all."""
+    gpu_type: str | None = None
+    """Type of these GPUs, like `a100`, or a MIG slice like `1g.10gb`. Null: any."""
     mem_gb: float | None = None
     """Memory of each node. Null: Slurm's default."""
     timeout_min: int | None = None
     """Time limit; a day is 1440. Null: the partition's default."""
     partition: str | None = None
-    """Partition, or several with commas. Null: `cluster.partition`."""
+    """Partition, or a list of which Slurm takes the one that starts first. Null: `cluster.partition`."""
     account: str | None = None
     """Account. Null: `cluster.account`."""
     qos: str | None = None
-    """QOS. Null: `cluster.qos`."""
+    """QOS, or a list (from Slurm 24.11). Null: `cluster.qos`."""
     constraint: str | None = None
     """Features that nodes must have, like `a100` or `'a100|h100'`."""
     nodelist: str | None = None
@@ -385,7 +394,7 @@ SLURM_ONLY = (
     *("cluster.service_qos", "resources.mem_gb", "resources.timeout_min", "resources.partition"),
     *("resources.account", "resources.qos", "resources.constraint", "resources.nodelist"),
     *("resources.exclude", "resources.reservation", "resources.switches", "resources.segment"),
-    *("resources.gres", "resources.exclusive"),
+    *("resources.gres", "resources.exclusive", "resources.gpu_type"),
     *("resources.dependency", "resources.mail_type", "resources.additional_parameters"),
     *("resources.mail_user", "resources.comment", "resources.min_nodes", "recovery.requeue"),
     *("recovery.queue_successor", "recovery.on_drain", "recovery.regrow", "recovery.grow_on_oom"),

@@ -109,6 +109,7 @@ class ResourceSpec:
     min_nodes: int | None = None
     switches: str | None = None
     segment: int | None = None
+    gpu_type: str | None = None
 
     @property
     def world_size(self) -> int:

@@ -15,6 +15,15 @@ VARIABLE = "HPCKIT_NOTIFY"
 """The variable with the addresses of notices, which are secrets."""
 
 
+class GpuOption(StrEnum):
+    """Which option of sbatch asks for GPUs."""
+
+    gpus_per_node = "gpus_per_node"
+    """`--gpus-per-node`"""
+    gres = "gres"
+    """`--gres`, at sites that refuse the other"""
+
+
 class PreflightLevel(StrEnum):
     """How thoroughly nodes are inspected before they train."""
 

@@ -34,7 +34,7 @@ from hpckit.values import dataclass, field_names, replace
 MAY_CHANGE = (
     *("timeout_min", "mem_gb", "partition", "account", "qos", "constraint", "nodelist", "exclude"),
     *("reservation", "switches", "segment", "comment", "mail_type", "mail_user"),
-    *("array_parallelism", "exclusive", "gres", "additional_parameters", "cpus_per_task"),
+    *("array_parallelism", "exclusive", "gres", "gpu_type", "additional_parameters", "cpus_per_task"),
     "dependency",
 )
 """Of `resources`, what a run may continue with other values of: it computes the same."""

@@ -28,6 +28,7 @@ from hpckit.operations.cluster_limits import ask_limits_for_jobs
 from hpckit.operations.notices.addresses import check_notice_commands, find_notice_destinations
 from hpckit.operations.output_file import is_output_file
 from hpckit.patterns import lazy_pattern
+from hpckit.planning.checks.gpu_types import count_gpus_by_type, match_gpu_types
 from hpckit.planning.jobs.shared_jobs import LEARNING, do_runs_share_jobs, sort_plan_longest_first
 from hpckit.planning.notices import Destination
 from hpckit.planning.plan import LaunchIdentity, build_launch_plan, build_resource_spec, choose_launch_name
@@ -174,11 +175,16 @@ def _ask_gpus_per_node(request: ComposeRequest, points: Sequence[SweepPoint], co
     except SchedulerError:
         return None
     there = [node.has for node in nodes if node.has.partition in names or (names == [""] and node.default)]
-    counts = {has.gres.get("gpu", 0) for has in there} - {0}
+    counts = {_count_gpus(has.gres, asking[0].resources.gpu_type) for has in there} - {0}
     if len(counts) != 1:
         return None
     context.note(f"Slurm says that its nodes have {format_count(min(counts), 'GPU')}")
     return counts.pop()
+
+
+def _count_gpus(gres: Mapping[str, int], kind: str | None) -> int:
+    types = count_gpus_by_type(gres)
+    return sum(types.values()) if kind is None else sum(types[name] for name in match_gpu_types(kind, types))
 
 
 def take_code_snapshot(

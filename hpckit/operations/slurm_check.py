@@ -15,6 +15,7 @@ from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 from hpckit.planning.checks.cluster import find_cluster_problems
 from hpckit.planning.checks.limits import get_account_partition_qos, list_possible_partitions
 from hpckit.planning.checks.node_shape import asks_for_node_resources
+from hpckit.planning.checks.outdated import find_outdated_cluster_facts
 from hpckit.planning.checks.sbatch_options import find_unsatisfiable_dependencies, list_jobs_depended_on
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import observe_jobs
@@ -58,6 +59,7 @@ class Asked:
                 f"preempted run{local}"
             )
         self.findings.extend(find_cluster_problems(plan, self.site))
+        self.findings.extend(find_outdated_cluster_facts(plan.cluster, self.site))
         if (jobs := list_jobs_depended_on(plan)) and self.site.settings is not None:
             with suppress(SchedulerError):
                 seen = observe_jobs(jobs, commands, self.context.now())

@@ -17,7 +17,9 @@ from hpckit.model.command import parse_invocation, split_command
 from hpckit.model.ids import slugify_name
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec, RunSpec, SweepPoint
+from hpckit.model.settings import GpuOption
 from hpckit.planning.checks.config import check_sweep_points
+from hpckit.planning.checks.gpu_types import find_gpu_type_for_slurm
 from hpckit.planning.jobs.shared_jobs import (
     Asked,
     build_job_of_runs,
@@ -138,7 +140,7 @@ def _group_runs_into_jobs(
 
 _AS_ASKED = (
     *("nodes", "spare_nodes", "min_nodes", "tasks_per_node", "mem_gb", "constraint", "nodelist"),
-    *("exclude", "reservation", "switches", "segment", "gres", "exclusive", "dependency"),
+    *("exclude", "reservation", "switches", "segment", "exclusive", "dependency"),
     *("comment", "mail_type", "mail_user"),
 )
 
@@ -148,10 +150,15 @@ def build_resource_spec(settings: LaunchConfig) -> ResourceSpec:
     asked, cluster = settings.resources, settings.cluster
     bound = find_max_concurrent_runs(settings)
     parallelism = asked.array_parallelism if bound is None else min(bound, asked.array_parallelism)
+    gpus, kind = asked.gpus_per_node or 0, find_gpu_type_for_slurm(asked, cluster)
+    by_gres = gpus > 0 and cluster.gpu_option is GpuOption.gres
+    gres = [":".join(("gpu", *filter(None, (kind, str(gpus)))))] if by_gres else []
     return ResourceSpec(
         **{name: getattr(asked, name) for name in _AS_ASKED},
         cpus_per_task=count_cpus_per_rank(asked),
-        gpus_per_node=asked.gpus_per_node or 0,
+        gres=",".join([*filter(None, (asked.gres,)), *gres]) or None,
+        gpus_per_node=0 if by_gres else gpus,
+        gpu_type=None if by_gres else kind,
         timeout=None if asked.timeout_min is None else timedelta(minutes=asked.timeout_min),
         partition=asked.partition or cluster.partition,
         account=asked.account or cluster.account,

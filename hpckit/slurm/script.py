@@ -136,6 +136,7 @@ def build_template_variables(plan: LaunchPlan, job: JobSpec) -> dict[str, Any]:
         "tasks_per_node": resources.tasks_per_node,
         "cpus_per_task": None if rank_cpus_from_cpus_per_gpu(resources) else resources.cpus_per_task,
         "gpus_per_node": resources.gpus_per_node,
+        "gpu_type": resources.gpu_type,
         "array": f"0-{job.array_element_count - 1}%{resources.array_parallelism}" if job.is_array else None,
         "requeue": job.requeue,
         "options": (*_list_sbatch_options(resources), *_list_additional_options(resources)),

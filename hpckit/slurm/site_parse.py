@@ -52,6 +52,7 @@ def parse_site_settings(text: str) -> SiteSettings:
     tasks = _ARRAY_TASKS.search(said.get("SchedulerParameters", ""))
     return SiteSettings(
         cluster=said.get("ClusterName", ""),
+        release=said.get("SLURM_VERSION", ""),
         enforced=_parse_comma_separated_names(said.get("AccountingStorageEnforce", "").lower()),
         accounting="slurmdbd" in said.get("AccountingStorageType", ""),
         preempt_type=said.get("PreemptType", ""),
@@ -88,6 +89,9 @@ def _build_partition(said: Mapping[str, str]) -> Partition:
         denied_accounts=_parse_comma_separated_names(said.get("DenyAccounts", "")),
         allowed_qos=_parse_allowed_names(said.get("AllowQos", "ALL")),
         denied_qos=_parse_comma_separated_names(said.get("DenyQos", "")),
+        allowed_groups=_parse_allowed_names(said.get("AllowGroups", "ALL")),
+        hidden=said.get("Hidden", "NO").upper() == "YES",
+        root_only=said.get("RootOnly", "NO").upper() == "YES",
         preemption=Preemption(
             mode=PreemptMode.parse(said.get("PreemptMode", "")),
             grace=parse_seconds(said.get("GraceTime", "")),

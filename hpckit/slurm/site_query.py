@@ -87,19 +87,24 @@ def start_site_queries(commands: SlurmCommands, heard: Heard) -> None:
 
 
 def ask_cluster_facts_for_user(
-    commands: SlurmCommands, user: str, *, nodes: bool = True, heard: Heard | None = None
+    commands: SlurmCommands,
+    user: str,
+    *,
+    nodes: bool = True,
+    accounts: bool = True,
+    heard: Heard | None = None,
 ) -> Site:
     """Return what is known about the cluster for this user; `unknown` lists why parts are missing.
 
-    `nodes` is whether to query the nodes' resources. Queries in `heard` are not repeated, and new
-    answers are added to it. Raises no scheduler errors.
+    `nodes` is whether to query the nodes' resources, `accounts` the limits of accounts. Queries in
+    `heard` are not repeated, and new answers are added to it. Raises no scheduler errors.
     """
     asking = _Asking(commands=commands, heard={} if heard is None else heard)
     settings = asking.start_parsed_query(CONFIG, parse_site_settings)
     partitions = asking.start_parsed_query(PARTITIONS, parse_partitions)
     groups = asking.start_parsed_query(NODES, parse_node_groups) if nodes else _answer_nothing
     known = settings()
-    associations, accounts, qos = _start_accounting_queries(asking, known, user)
+    associations, limited, qos = _start_accounting_queries(asking, known, user, accounts=accounts)
     by_qos = known is not None and known.preempt_type == BY_QOS
     preemption = (
         asking.start_parsed_query(QOS_PREEMPTION, parse_qos_preemption) if by_qos else _answer_nothing
@@ -111,7 +116,7 @@ def ask_cluster_facts_for_user(
         nodes=groups(),
         default_account=default,
         associations=mine,
-        accounts=accounts(),
+        accounts=limited(),
         qos=qos(),
         qos_preemption=preemption(),
         unknown=asking.explain_missing_answers(),
@@ -126,7 +131,7 @@ _Associations = tuple[str | None, tuple[Association, ...]]
 
 
 def _start_accounting_queries(
-    asking: _Asking, known: SiteSettings | None, user: str
+    asking: _Asking, known: SiteSettings | None, user: str, *, accounts: bool
 ) -> tuple[_Answer[_Associations], _Answer[dict[str, Account]], _Answer[dict[str, Qos]]]:
     """Query the accounting, if there is one; accounts only if their limits are enforced."""
     if known is None or not known.accounting:
@@ -135,10 +140,10 @@ def _start_accounting_queries(
     mine = asking.start_parsed_query(
         build_user_associations_query(user), lambda text: parse_user_associations(text, cluster)
     )
-    accounts: _Answer[dict[str, Account]] = _answer_nothing
-    if limits.are_limits_enforced(Site(settings=known)):
-        accounts = asking.start_parsed_query(ACCOUNTS, lambda text: parse_accounts(text, cluster))
-    return mine, accounts, asking.start_parsed_query(QOS, parse_qos)
+    limited: _Answer[dict[str, Account]] = _answer_nothing
+    if accounts and limits.are_limits_enforced(Site(settings=known)):
+        limited = asking.start_parsed_query(ACCOUNTS, lambda text: parse_accounts(text, cluster))
+    return mine, limited, asking.start_parsed_query(QOS, parse_qos)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -63,7 +63,8 @@ def build_agent_srun_command(
     each = resources.gpus_per_node or node_gpus_from_task_options(
         resources
     )  # an agent is one task of many ranks
-    gpus = [f"--gpus-per-node={each}"] if each else []
+    kind = f"{resources.gpu_type}:" if resources.gpu_type else ""
+    gpus = [f"--gpus-per-node={kind}{each}"] if each else []
     return [
         str(Path(bin_dir) / "srun") if bin_dir else "srun",
         "--job-name=hpckit-agents",

@@ -15,7 +15,7 @@ from hpckit.slurm.commands import SlurmCommands, list_variables_to_hide_from_sba
 from hpckit.slurm.parse import parse_slurm_time
 
 _START = lazy_pattern(r"Job \S+ to start at (\S+)(.*)")
-_UNDECIDED = (
+UNDECIDED = (
     "node configuration is not available",
     "partition configuration not available now",
     "required node not available",
@@ -58,7 +58,7 @@ def _parse_expected_start(job: JobSpec, said: str) -> ExpectedStart:
 def _build_refusal_finding(
     job: JobSpec, refusal: SchedulerRefusedError, nodes: Callable[[], Sequence[NodeGroup] | None]
 ) -> Finding:
-    undecided = any(mark in refusal.message.lower() for mark in _UNDECIDED)
+    undecided = any(mark in refusal.message.lower() for mark in UNDECIDED)
     groups = nodes() if undecided else ()
     if groups is None or any(not group.accepts_jobs for group in groups):
         return build_warning_finding(

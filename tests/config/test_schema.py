@@ -132,3 +132,49 @@ def test_value_with_a_unit_that_does_not_fit_says_what_its_key_takes(request_for
     with pytest.raises(ConfigError, match=r"90s.* could not be converted") as caught:
         compose_sweep_points(request_for("+params.t=90s", "resources.timeout_min=${params.t}"))
     assert caught.value.hint.startswith("resources.timeout_min takes a whole number")
+
+
+@pytest.mark.parametrize(
+    ("words", "partition"),
+    [
+        (["resources.partition=[a,b]"], "a,b"),
+        (["resources.partition='a,b'"], "a,b"),
+        (["resources.partition=[a]"], "a"),
+        (["resources.partition=a"], "a"),
+        (["resources={partition:[a,b]}"], "a,b"),
+        (["+params.p=b", "resources.partition=[a,${params.p}]"], "a,b"),
+        (["resources.partition=null"], None),
+    ],
+)
+def test_list_of_partitions_is_as_good_as_a_text_with_commas(
+    words: list[str], partition: str | None, request_for: Requester
+) -> None:
+    """Slurm takes the one in which the job starts first; QOS and the cluster's keys are lists, too."""
+    (point,) = compose_sweep_points(request_for(*words))
+    assert point.settings.resources.partition == partition
+
+
+def test_list_of_partitions_in_a_file_is_a_list_of_names(request_for: Requester, write_conf: Writer) -> None:
+    """Numbers are names, as YAML reads them."""
+    text = "# @package _global_\nentry_point: x:y\ncluster: {partition: [p, 7], qos: [a, b]}\n"
+    write_conf({"experiment/mine": text})
+    (point,) = compose_sweep_points(request_for("experiment=mine"))
+    assert (point.settings.cluster.partition, point.settings.cluster.qos) == ("p,7", "a,b")
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("resources.account=[a,b]", "one account"),
+        ("resources.partition={a:1}", "a list of names"),
+        ("resources.partition=[]", "a list of names"),
+        ("resources.qos=[[a]]", "a list of names"),
+    ],
+)
+def test_other_lists_are_refused_with_what_the_key_takes(
+    word: str, hint: str, request_for: Requester
+) -> None:
+    """Slurm takes several partitions and QOS, and one account."""
+    with pytest.raises(ConfigError) as raised:
+        compose_sweep_points(request_for(word))
+    assert hint in raised.value.hint

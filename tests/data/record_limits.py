@@ -1,7 +1,7 @@
 """Record what a real Slurm prints of itself and its limits: `python tests/data/record_limits.py`.
 
 Needs the sandbox, its commands on PATH and an administrator of its accounting. Writes
-tests/data/<release>/{config,partitions,sinfo,user,accounts,qos}.txt, with accounts, QOS and a user
+tests/data/<release>/{config,partitions,sinfo,kinds,user,accounts,qos}.txt, with accounts, QOS and a user
 `daemon` that it makes for this and removes again. Nothing else is changed.
 """
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from hpckit.features.site.facts import KINDS
 from hpckit.slurm.site_query import ACCOUNTS, CONFIG, NODES, PARTITIONS, QOS, build_user_associations_query
 
 USER = "daemon"
@@ -49,6 +50,7 @@ def main() -> int:
         "config": CONFIG,
         "partitions": PARTITIONS,
         "sinfo": NODES,
+        "kinds": KINDS,
         "user": build_user_associations_query(USER),
         "accounts": ACCOUNTS,
         "qos": QOS,

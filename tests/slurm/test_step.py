@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hpckit.slurm.script import render_batch_script
 from hpckit.slurm.step import build_agent_srun_command, build_srun_environment
 
 
@@ -101,3 +102,14 @@ def test_agent_has_the_gpus_of_all_its_ranks(
     argv = build_agent_srun_command(plan.jobs[0].resources, ["true"])
     stated = [word for word in argv if word.startswith("--gpus")]
     assert stated == ([] if gpus is None else [f"--gpus-per-node={gpus}"])
+
+
+def test_type_of_gpus_stands_in_the_script_and_in_the_step(
+    plan_of_one_job: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A step that asked without the type would be refused, or get others."""
+    plan = plan_of_one_job(tmp_path, gpus_per_node=4, gpu_type="a100_1g.10gb")
+    argv = build_agent_srun_command(plan.jobs[0].resources, ["true"])
+    assert "--gpus-per-node=a100_1g.10gb:4" in argv
+    text = render_batch_script(plan, plan.jobs[0], [Path(__file__).parents[2] / "slurm_templates"])
+    assert "#SBATCH --gpus-per-node=a100_1g.10gb:4\n" in text

@@ -27,6 +27,7 @@ class SiteSettings:
     """
 
     cluster: str = ""
+    release: str = ""
     enforced: frozenset[str] = frozenset()
     accounting: bool = False
     preempt_type: str = ""
@@ -54,6 +55,9 @@ class Partition:
     allowed_qos: frozenset[str] | None = None
     denied_qos: frozenset[str] = frozenset()
     preemption: Preemption = field(default_factory=Preemption)
+    allowed_groups: frozenset[str] | None = None
+    hidden: bool = False
+    root_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,8 @@ from hpckit.planning.checks.sbatch_options import find_option_conflicts
 from hpckit.values import replace
 
 _SHOWN = 12
+_SEVERAL_QOS = "24.11"
+"""The first release that takes a list of QOS."""
 
 
 def find_cluster_problems(plan: LaunchPlan, site: Site) -> tuple[Finding, ...]:
@@ -91,6 +93,7 @@ def _warn_of_denied_account_or_qos(
     chosen = get_account_partition_qos(resources)
     account = chosen.account or site.default_account
     qos = find_job_qos(site, chosen, place.name) if chosen.qos or site.associations else None
+    qos = None if qos and "," in qos else qos  # Slurm takes the one that the partition allows
     yield from _warn_if_partition_denies(
         place, "account", account, place.allowed_accounts, place.denied_accounts
     )
@@ -126,8 +129,23 @@ def _find_account_problem(resources: ResourceSpec, site: Site) -> Iterator[Findi
 
 
 def _find_qos_problem(resources: ResourceSpec, site: Site) -> Iterator[Finding]:
-    name = get_account_partition_qos(resources).qos
-    if name is None or site.qos is None:
+    names = get_account_partition_qos(resources).qos
+    release = "" if site.settings is None else site.settings.release
+    if names and "," in names and "" < release < _SEVERAL_QOS:  # releases have four digits: 22.05, 24.11
+        yield build_error_finding(
+            "resources.qos",
+            names,
+            f"resources.qos names several, {names}; Slurm {release} takes one, from {_SEVERAL_QOS} on it "
+            "takes a list",
+            "choose one of them",
+        )
+        return
+    for name in names.split(",") if names else ():
+        yield from _find_problem_of_one_qos(name, resources, site)
+
+
+def _find_problem_of_one_qos(name: str, resources: ResourceSpec, site: Site) -> Iterator[Finding]:
+    if site.qos is None:
         return
     say = build_error_finding if "qos" in _list_enforced_limits(site) else build_warning_finding
     if name not in site.qos:

@@ -86,6 +86,8 @@ def _sum_training_state_bytes(stage: StageMemory, model: CheckedModel) -> int:
 def _find_largest_gpu_of_job(resources: ResourceSpec, site: Site) -> tuple[str, int] | None:
     """Return the type with the most memory that a job may get, and its bytes; None if unknown."""
     asked = _list_gpu_types_in_gres(parse_gres(resources.gres or ""))
+    if resources.gpu_type:
+        asked = [resources.gpu_type]
     if asked:
         return _pick_gpu_with_most_memory([asked])
     if not resources.gpus_per_node or site.nodes is None:

@@ -11,6 +11,7 @@ from hpckit.model.cluster.site import NodeGroup, parse_gres
 from hpckit.model.counted import format_count
 from hpckit.model.finding import Finding, build_error_finding
 from hpckit.model.plan import JobSpec, ResourceSpec, SharedJobSpec
+from hpckit.planning.checks.gpu_types import find_missing_gpu_type
 from hpckit.values import dataclass, replace
 
 _ELSEWHERE = "choose another partition with resources.partition=NAME"
@@ -63,6 +64,9 @@ def find_node_resource_problems(name: str, groups: Sequence[NodeGroup], job: Job
     resources, there = job.resources, sum(group.nodes for group in groups)
     if resources.allocated_nodes > there:
         return
+    if (missing := find_missing_gpu_type(name, groups, resources)) is not None:
+        yield missing
+        return
     needs = _list_node_needs(resources)
     lacking = [need for need in needs if _count_matching_nodes([need], groups) < resources.allocated_nodes]
     for need in lacking:
@@ -96,7 +100,8 @@ def _list_node_needs(resources: ResourceSpec) -> list[_Need]:
 def _list_gpu_and_gres_needs(resources: ResourceSpec) -> Iterator[_Need]:
     gpus = resources.gpus_per_node
     if gpus:
-        yield _Need(what="gpu", count=gpus, key="resources.gpus_per_node", value=gpus)
+        what = f"gpu:{resources.gpu_type}" if resources.gpu_type else "gpu"
+        yield _Need(what=what, count=gpus, key="resources.gpus_per_node", value=gpus)
     asked = parse_gres(resources.gres or "")
     for name, count in asked.items():
         # parse_gres also counts by name alone; that adds nothing if a type is requested.

@@ -281,3 +281,22 @@ def test_runs_that_share_a_job_are_added_up(
     assert (finding.key, finding.severity) == (key, Severity.error)
     assert words in finding.message
     assert hint in finding.hint
+
+
+@pytest.mark.parametrize(
+    ("release", "qos", "errors"),
+    [
+        ("24.11.5", "normal,long", []),
+        ("24.11.5", "normal,lng", ["resources.qos"]),
+        ("", "normal,long", []),
+        ("23.11.10", "normal,long", ["resources.qos"]),
+        ("23.11.10", "long", []),
+    ],
+)
+def test_list_of_qos_is_taken_from_the_release_on_that_takes_it(
+    release: str, qos: str, errors: list[str], found: Callable[..., tuple[Finding, ...]]
+) -> None:
+    """Slurm 24.11 was the first: a job with `normal,long` waited with both in its queue."""
+    assert SITE.settings is not None
+    site = replace(SITE, settings=replace(SITE.settings, release=release))
+    assert [one.key for one in found(site, qos=qos) if one.is_error] == errors
