@@ -6,20 +6,26 @@ It must not change types, nor read what only a node or a secret variable says.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from enum import Enum
+from inspect import getclosurevars
+from pathlib import Path
 from typing import Any
 
-from omegaconf import Container, DictConfig, ListConfig, flag_override
+from omegaconf import Container, DictConfig, ListConfig, OmegaConf, flag_override
+from omegaconf.basecontainer import BaseContainer
 from omegaconf.resolvers import oc
 
 from hpckit.config.session import register_resolver
 from hpckit.patterns import lazy_pattern
-from hpckit.planning.secrecy import is_secret_variable
+from hpckit.planning.secrecy import find_secrets_in_environment, is_secret_variable
 from hpckit.runtime.environ import copy_environment
 
-_CALLS = lazy_pattern(r"\$\{[^{}]*:")
-"""An interpolation that calls a resolver, such as `${now:%H}`; one that names a key is kept."""
+_RESOLVER = lazy_pattern(r"\$\{\s*([^{}:\s]+)\s*:")
+_KEY = lazy_pattern(r"\$\{[^{}:]*\}")
+_PLAIN = str | int | float | bool | bytes | Path | Enum | Container | None
 
 _OF_THE_NODE = lazy_pattern(
     r"(SLURM|PMIX?|OMPI|GROUP|ROLE|MASTER|TORCHELASTIC|HPCKIT)_\w+|(\w+_)?RANK|(\w+_)?WORLD_SIZE"
@@ -30,45 +36,78 @@ _OF_THE_NODE = lazy_pattern(
 
 
 def freeze_config(config: DictConfig) -> None:
-    """Give values to interpolations that call a resolver: what is read later would be another value.
+    """Give values to interpolations that call a resolver, where what is read later would be another value.
 
-    So `${now:…}` and what a resolver of the application draws are the same in each attempt. Types
-    stay. Left as they are: what names other keys, what cannot be resolved, as Hydra would only say
-    when it is used, variables that have their value on the node, and secrets, which belong into no file.
+    So `${now:…}` and what a resolver of the application draws are the same in each attempt. What a
+    resolver makes of other keys follows them also after `main` has changed these: it stays, unless it
+    gives another value when it is called again. Types stay. Left as they are: what names other keys,
+    what cannot be resolved, as Hydra would only say when it is used, variables that have their value on
+    the node, and secrets, which belong into no file.
     """
-    with _env_resolver_hides_what_belongs_to_nodes():
-        _freeze_container(config)
-
-
-def _freeze_container(container: DictConfig | ListConfig) -> None:
-    if container._is_none() or container._is_missing() or container._is_interpolation():  # noqa: SLF001
-        return
-    keys = range(len(container)) if isinstance(container, ListConfig) else list(container)
-    for key in keys:
-        node: Any = container._get_node(key)  # noqa: SLF001  # values are read without resolving
-        raw = node._value()  # noqa: SLF001
-        if isinstance(raw, str) and _CALLS.search(raw):
-            with suppress(Exception):
-                value = node._dereference_node()  # noqa: SLF001
-                value = value if isinstance(value, Container) else value._value()  # noqa: SLF001
-                if not (isinstance(value, str) and "${" in value):  # was escaped: is a text
-                    with flag_override(container, ["readonly", "struct"], [False, False]):
-                        container[key] = value
-        elif isinstance(node, DictConfig | ListConfig):
-            _freeze_container(node)
-
-
-@contextmanager
-def _env_resolver_hides_what_belongs_to_nodes() -> Iterator[None]:
-    environ = copy_environment()
 
     def env(key: str, *default: Any) -> Any:
-        if _OF_THE_NODE.fullmatch(key) or is_secret_variable(key, environ.get(key, "")):
+        if _OF_THE_NODE.fullmatch(key) or is_secret_variable(key, copy_environment().get(key, "")):
             raise LookupError
         return oc.env(key, *default)
 
     register_resolver("oc.env", env, replace=True)
     try:
-        yield
+        # What reads no keys comes first: others may read it.
+        for container, key, node in sorted(_list_calls(config), key=lambda place: _reads_keys(place[2])):
+            with suppress(Exception):
+                value = _resolve(node)
+                if not _can_stay(config, node, value) and not holds_secret(str(key), value):
+                    with flag_override(container, ["readonly", "struct"], [False, False]):
+                        container[key] = value
     finally:
         register_resolver("oc.env", oc.env, replace=True)
+    # It is pickled with the configuration, and may have secrets.
+    OmegaConf.set_cache(config, defaultdict(dict, now=OmegaConf.get_cache(config)["now"]))
+
+
+def holds_secret(key: str, value: Any) -> bool:
+    """Whether a value looks like a secret, by its key or itself, or contains one of the environment's."""
+    text = str(OmegaConf.to_container(value) if isinstance(value, Container) else value)
+    return is_secret_variable(key, text, find_secrets_in_environment(copy_environment()))
+
+
+def _list_calls(container: DictConfig | ListConfig) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield the nodes that call a resolver, each with its container and key."""
+    if container._is_none() or container._is_missing() or container._is_interpolation():  # noqa: SLF001
+        return
+    for key in range(len(container)) if isinstance(container, ListConfig) else list(container):
+        node: Any = container._get_node(key)  # noqa: SLF001  # values are read without resolving
+        raw = node._value()  # noqa: SLF001
+        if isinstance(raw, str) and _RESOLVER.search(raw):
+            yield container, key, node
+        elif isinstance(node, DictConfig | ListConfig):
+            yield from _list_calls(node)
+
+
+def _reads_keys(node: Any) -> bool:
+    """Whether an interpolation names other keys, or calls a resolver that is given the configuration."""
+    text = node._value()  # noqa: SLF001
+    resolvers = filter(None, map(BaseContainer._resolvers.get, _RESOLVER.findall(text)))  # noqa: SLF001
+    # OmegaConf notes what it passes to one: `pass_root`, as to its own `oc.select`.
+    noted = [item for resolver in resolvers for item in getclosurevars(resolver).nonlocals.items()]
+    return _KEY.search(text) is not None or any(given and name[:5] == "pass_" for name, given in noted)
+
+
+def _resolve(node: Any) -> Any:
+    value = node._dereference_node()  # noqa: SLF001
+    return value if isinstance(value, Container) else value._value()  # noqa: SLF001
+
+
+def _can_stay(config: DictConfig, node: Any, value: Any) -> bool:
+    """Whether an interpolation gives the same when it is called again, as a function of keys does."""
+    if isinstance(value, str) and "${" in value:  # was escaped: is a text
+        return True
+    if "now" in _RESOLVER.findall(node._value()) or (isinstance(value, _PLAIN) and not _reads_keys(node)):  # noqa: SLF001
+        return False
+    cache = OmegaConf.get_cache(config)
+    OmegaConf.clear_cache(config)
+    try:
+        again = _resolve(node)
+        return type(again) is type(value) and bool(again == value)
+    finally:
+        config._metadata.resolver_cache = cache  # noqa: SLF001  # set_cache would copy what may not be copied

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,10 @@ _FUNCTION = "function.pkl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """How a program was started: its script or module, its words and folder.
+    """How a program was started, the folders of its modules, and the name of what `hydra.main` decorated.
 
-    `function` is the name of what `hydra.main` decorated. Without a script and a module there is no
-    way to enter the program again: then the function itself is kept, pickled, with the folders that
-    Python imported from.
+    Without a script and a module it cannot be entered again: then its function is kept, pickled, and
+    `python_path` is all of Python's.
     """
 
     script: str | None
@@ -37,40 +37,36 @@ class Application:
     arguments: tuple[str, ...]
     cwd: str
     function: str
-    python_path: tuple[str, ...] = ()
-
-    @property
-    def can_be_entered(self) -> bool:
-        """Whether a node starts the program itself again."""
-        return bool(self.script or self.module)
+    python_path: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenJob:
-    """One job on a node: `config` is unpickled only where the application's own classes are.
-
-    `words` are the overrides that its run was recorded with, by their keys.
-    """
+    """One job on a node; its run was recorded with the values `words`."""
 
     folder: Path
     number: int
-    words: Mapping[str, str]
+    words: Mapping[str, Any]
     application: Application
-    config: bytes
+    config: bytes  # is unpickled only where the application's own classes are
     function: bytes | None
+
+
+def name_function(function: Any) -> str:
+    """Return the name of what `hydra.main` decorates: of an object that can be called, its class's."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def write_jobs(
     folder: Path,
     application: Application,
     configs: Mapping[int, Any],
-    words: Mapping[int, Mapping[str, str]],
+    words: Mapping[int, Mapping[str, Any]],
     function: bytes | None,
 ) -> str:
     """Write the jobs of a launch into a new folder, for this user alone; return their digest.
 
-    `function` is the pickled one of an application that cannot be entered. Raises OSError, and
-    ForeignError where others could replace the folder.
+    Raises OSError, and ForeignError where others could replace the folder.
     """
     make_private_folder(folder.parent)
     make_private_folder(folder, exist_ok=False)
@@ -88,7 +84,6 @@ def write_jobs(
 
 def read_job(folder: Path, digest: str, number: int) -> FrozenJob:
     """Return a job; raises FrozenFolderError if it is not as it was frozen, ForeignError, OSError."""
-    check_folder_is_own(folder)
     index = json.loads(_read_checked(folder / _INDEX, digest))
     files: Mapping[str, str] = index["files"]
     name = f"{number}.pkl"
@@ -104,6 +99,7 @@ def read_job(folder: Path, digest: str, number: int) -> FrozenJob:
 
 def _read_checked(file: Path, digest: str) -> bytes:
     try:
+        check_folder_is_own(file.parent)
         content = read_regular_file(file)
     except OSError as error:
         raise FrozenFolderError(
@@ -117,20 +113,15 @@ def _read_checked(file: Path, digest: str) -> bytes:
     return content
 
 
-def write_result(job: FrozenJob, value: Any, working_dir: str) -> None:
-    """Leave what the function of a job returned, and where; raises what pickle raises, and OSError."""
-    write_chunks(_find_result_file(job.folder, job.number), (pickle.dumps((value, working_dir)),))
+def find_result_file(folder: Path, number: int) -> Path:
+    """Return where a job leaves what its function returned, and the folder it worked in, pickled."""
+    return folder / f"{number}.return.pkl"
 
 
 def read_result(folder: Path, number: int) -> tuple[Any, str] | None:
     """Return what the function of a job returned, and where; None if it left nothing; raises ForeignError."""
     check_folder_is_own(folder)
-    try:
-        content = read_regular_file(_find_result_file(folder, number))
-    except FileNotFoundError:
-        return None
-    return pickle.loads(content)  # type: ignore[no-any-return]  # noqa: S301  # of this user's own run
-
-
-def _find_result_file(folder: Path, number: int) -> Path:
-    return folder / f"{number}.return.pkl"
+    with suppress(FileNotFoundError):
+        content = read_regular_file(find_result_file(folder, number))
+        return pickle.loads(content)  # type: ignore[no-any-return]  # noqa: S301  # of this user's own run
+    return None

@@ -6,53 +6,50 @@ It composes each job as Hydra's own launchers do, freezes it, and hands all to `
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
 from shutil import rmtree
-from types import FrameType
-from typing import Any, Protocol
+from traceback import walk_stack
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, filter_overrides, setup_globals
 from hydra.errors import CompactHydraException
-from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from hpckit.api.handles import Launch, build_run_failed_error
 from hpckit.api.invocation import build_python_context
 from hpckit.api.launching import launch as start_launch
-from hpckit.config.points import encode_hydra_value
 from hpckit.config.request import ComposeRequest, list_conf_folders, shipped_conf_folder
 from hpckit.context import current_folder, default_output_dir, random_launch_token
 from hpckit.errors import HpckitError
 from hpckit.hydra_app.freezing import freeze_config
-from hpckit.hydra_app.jobs import Application, read_result, write_jobs
-from hpckit.hydra_app.parameters import JOB, Parameters, name_as_hydra_does, name_columns, read_parameters
+from hpckit.hydra_app.jobs import Application, name_function, read_result, write_jobs
+from hpckit.hydra_app.parameters import JOB, name_as_hydra_does, name_columns, read_parameters
+from hpckit.model.command import parse_invocation
 from hpckit.model.states import RunState
 from hpckit.record.launches import load_launch
+from hpckit.record.snapshot.outside import list_imported_modules_left_out
 from hpckit.record.store import read_json_object, write_json
+from hpckit.report.failures import list_failure_hints
 from hpckit.report.selection import parse_overrides
 from hpckit.runtime.environ import copy_environment
 from hpckit.values import dataclass
 
+if TYPE_CHECKING:
+    from hydra_plugins.hpckit_launcher.launcher import HpckitLauncher
+
 _LOG = logging.getLogger("hpckit")
 _BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-_NODE = "hpckit.hydra_app.node"
 _RECORD = "hpckit.json"
-
-
-class Launcher(Protocol):
-    """What Hydra's plugin holds of an application: see `hydra_plugins/hpckit_launcher`."""
-
-    parameters: dict[str, Any]
-    hydra_context: HydraContext
-    task_function: TaskFunction
-    config: DictConfig
+_LEFT_OUT = """not in the frozen code, so runs take it as it is then, or lack it: %s
+  start in a folder that has all of it, make that a git repository, or git add -f what git ignores"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +62,13 @@ class Submitted:
 
 
 def launch_jobs(
-    launcher: Launcher, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    launcher: HpckitLauncher, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
 ) -> list[JobReturn]:
     """Start a run for each job, and return what became of it.
 
     Raises CompactHydraException, which Hydra shows without a traceback, if nothing was started.
     """
-    with _show_errors_without_traceback():
+    with _show_messages_as_hydra_does():
         parameters = read_parameters(launcher.parameters, copy_environment())
         for word in parameters.ignored:
             _LOG.warning("hydra.launcher.%s has no meaning for hpckit", word)
@@ -86,45 +83,57 @@ def launch_jobs(
             configs[number] = _compose_job(launcher, overrides, number, sweep_dir)
         application, function = _describe_application(launcher.task_function)
         folder = sweep_dir / ".hpckit" / random_launch_token()
-        named = name_columns(jobs, configs)
-        columns = [{f"++{JOB}": number, **own} for number, own in named.items()]
-        words = {
-            number: {key.lstrip("+"): encode_hydra_value(value) for key, value in own.items()}
-            for number, own in named.items()
-        }
-        digest = write_jobs(folder, application, configs, words, function)
-        several = len(columns) > 1
+        columns = name_columns(jobs, configs)
+        points = [{f"++{key}": value for key, value in own.items()} for own in columns.values()]
+        digest = write_jobs(folder, application, configs, columns, function)
         try:
             launch = start_launch(
                 *parameters.words,
                 {"output_dir": default_output_dir(build_python_context())},
-                *(() if several else columns),
-                points=columns if several else None,
-                command=["python", "-P", "-m", _NODE, str(folder), digest, f"${{{JOB}}}"],
+                *(() if points[1:] else points),
+                points=points if points[1:] else None,
+                command=["python", "-P", "-m", "hpckit.hydra_app.node", str(folder), digest, f"${{{JOB}}}"],
                 cwd=_find_project(application),
-                config_dir=_find_config_dir(parameters),
+                config_dir=_find_config_dir(parameters.groups),
                 config_name="hpckit",
                 rerun=True,
-                auto_resume=parameters.auto_resume,
-                check=parameters.check,
+                **parameters.options,
             )
         except BaseException:
             rmtree(folder, ignore_errors=True)
             raise
-        _record_launch(sweep_dir, launch, jobs)
+        known = read_json_object(sweep_dir / _RECORD).get("launches") or []  # a sweeper may start several
+        one = {"id": launch.id, "folder": str(launch.folder), "jobs": list(jobs)}
+        write_json(sweep_dir / _RECORD, {"launches": [*known, one]})
+        left_out = list_imported_modules_left_out(load_launch(launch.folder).code)
+        if left_out:
+            _LOG.warning(_LEFT_OUT, ", ".join(f"{name} ({file})" for name, file in left_out.items()))
     _LOG.info("submitted %s: hpckit status %s", launch.id, launch.id)
-    if wait:
-        _wait(launch)
+    try:
+        if wait:
+            launch.wait()
+    except KeyboardInterrupt:
+        _LOG.warning("hpckit cancel %s stops them", launch.id)
+        sys.exit(130)  # what a shell says of Ctrl-C, without a traceback through Hydra
     return _build_returns(launch, configs, folder, waited=wait)
 
 
 @contextmanager
-def _show_errors_without_traceback() -> Any:
+def _show_messages_as_hydra_does() -> Iterator[None]:
+    """Have errors shown without a traceback, and all messages with the keys of `hydra.launcher`."""
+
+    def rename(record: logging.LogRecord) -> bool:
+        record.msg, record.args = name_as_hydra_does(record.getMessage()), ()
+        return True
+
+    _LOG.addFilter(rename)
     try:
         yield
     except HpckitError as error:
         hint = f"\n  {error.hint}" if error.hint else ""
         raise CompactHydraException(name_as_hydra_does(f"hpckit: {error.message}{hint}")) from error
+    finally:
+        _LOG.removeFilter(rename)
 
 
 def _decide_whether_to_wait(wait: bool | None, config: DictConfig) -> bool:  # noqa: FBT001  # it is the subject
@@ -135,19 +144,21 @@ def _decide_whether_to_wait(wait: bool | None, config: DictConfig) -> bool:  # n
             "returned, so it has to wait\n  for a search without a waiting process: hpckit launch -m "
             "sweep.sampler=optuna …, in which runs ask for values themselves"
         )
-    return sweeper != _BASIC if wait is None else wait
+    in_batches = config.hydra.sweeper.get("max_batch_size") is not None  # so many jobs at once
+    return in_batches or sweeper != _BASIC if wait is None else wait
 
 
 def _make_sweep_dir(config: DictConfig) -> Path:
     folder = Path(str(config.hydra.sweep.dir)).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    mode = config.hydra.sweep.get("mode")
-    if mode is not None:
+    if (mode := config.hydra.sweep.get("mode")) is not None:
         folder.chmod(int(str(mode), 8))
     return folder
 
 
-def _compose_job(launcher: Launcher, overrides: Sequence[str], number: int, sweep_dir: Path) -> DictConfig:
+def _compose_job(
+    launcher: HpckitLauncher, overrides: Sequence[str], number: int, sweep_dir: Path
+) -> DictConfig:
     """Return the frozen configuration of a job; `hydra.job.id` stays open, as only its run knows it."""
     config = launcher.hydra_context.config_loader.load_sweep_config(launcher.config, list(overrides))
     hydra_config: Any = HydraConfig.instance()
@@ -171,30 +182,41 @@ def _describe_application(function: Any) -> tuple[Application, bytes | None]:
     main: Any = sys.modules["__main__"]
     module = getattr(getattr(main, "__spec__", None), "name", None)
     module = None if module == "__main__" else module
-    script = None if module else getattr(main, "__file__", None)
-    if not _is_called_by_hydra_main():
-        script = module = None
-    if script and not Path(script).is_file():  # `python -`, a pipe
-        script = None
+    cwd, file = current_folder(), Path(getattr(main, "__file__", None) or "")
+    script, path = None, tuple(sys.path)
+    if not _is_called_by_hydra_main() or not file.is_file():  # `python -`, a pipe
+        module = None
+    elif module is None:
+        script, path = str(file.parent.resolve() / file.name), (str(file.resolve().parent),)
+    else:
+        path = (str(cwd), str(file.resolve().parents[module.count(".")]))
     application = Application(
-        script=script and str(Path(script).absolute()),
+        script=script,
         module=module,
-        arguments=tuple(sys.argv[1:]),
-        cwd=str(current_folder()),
-        function=getattr(function, "__qualname__", ""),
-        python_path=tuple(sys.path),
+        arguments=_find_arguments(file, module),
+        cwd=str(cwd),
+        function=name_function(function),
+        python_path=path,
     )
-    return application, None if application.can_be_entered else _pickle_function(function)
+    return application, None if script or module else _pickle_function(function)
+
+
+def _find_arguments(file: Path, module: str | None) -> tuple[str, ...]:
+    """Return the words that the program was started with: it may have changed `sys.argv` since."""
+    started = parse_invocation(sys.orig_argv)
+    if module is None:
+        is_own = started.script is not None and Path(started.script).name in (file.name, file.parent.name)
+    else:
+        is_own = module in (started.module, f"{started.module}.__main__")
+    return tuple(started.arguments if is_own else sys.argv[1:])  # else it was started by another, as pdb
 
 
 def _is_called_by_hydra_main() -> bool:
     """Whether `hydra.main` of a program called this; in a notebook or test it may be other code."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001  # the stack is the only sign
-    while frame is not None:
-        if frame.f_code.co_name == "decorated_main" and frame.f_globals.get("__name__") == "hydra.main":
-            return True
-        frame = frame.f_back
-    return False
+    return any(
+        frame.f_code.co_name == "decorated_main" and frame.f_globals.get("__name__") == "hydra.main"
+        for frame, _ in walk_stack(None)
+    )
 
 
 def _pickle_function(function: Any) -> bytes:
@@ -206,40 +228,17 @@ def _pickle_function(function: Any) -> bytes:
 
 
 def _find_project(application: Application) -> Path:
-    """Return the folder whose project is frozen: here, if the script belongs to it, else the script's."""
-    cwd, script = Path(application.cwd), application.script
-    if script is None or Path(script).is_relative_to(cwd) or Path(script).is_relative_to(sys.prefix):
-        return cwd
-    folder = Path(script).parent
-    top = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
-    return cwd if cwd.is_relative_to(top) else folder
+    """Return the folder whose project is frozen: here, if the program belongs to it, else the program's."""
+    cwd, folder = Path(application.cwd), Path(application.python_path[-1])
+    installed = folder.is_relative_to(os.path.realpath(sys.prefix))
+    is_here = installed or not (application.script or application.module) or folder.is_relative_to(cwd)
+    return cwd if is_here else folder
 
 
-def _find_config_dir(parameters: Parameters) -> Path | None:
-    """Return hpckit's own folder, unless the user has files of the chosen options; None looks for his.
-
-    An application's groups must not be in the way of the columns that its overrides get.
-    """
-    request = ComposeRequest(environ=copy_environment(), cwd=current_folder())
-    own = list_conf_folders(request)[0]
-    has_file = any((own / f"{option}.yaml").is_file() for option in parameters.options)
-    return None if has_file else shipped_conf_folder()
-
-
-def _record_launch(sweep_dir: Path, launch: Launch, jobs: Mapping[int, Any]) -> None:
-    """Add the launch to SWEEP_DIR/hpckit.json; a sweeper may start several."""
-    record = sweep_dir / _RECORD
-    known = read_json_object(record).get("launches") or []
-    one = {"id": launch.id, "folder": str(launch.folder), "jobs": list(jobs)}
-    write_json(record, {"launches": [*known, one]})
-
-
-def _wait(launch: Launch) -> None:
-    try:
-        launch.wait()
-    except KeyboardInterrupt:
-        _LOG.warning("hpckit cancel %s stops them", launch.id)
-        raise
+def _find_config_dir(groups: Sequence[str]) -> Path | None:
+    """Return hpckit's own folder, where no group of the application is; None if options are the user's."""
+    own = list_conf_folders(ComposeRequest(environ=copy_environment(), cwd=current_folder()))[0]
+    return None if any((own / f"{option}.yaml").is_file() for option in groups) else shipped_conf_folder()
 
 
 def _build_returns(
@@ -254,7 +253,11 @@ def _build_returns(
         found = _describe_job(config, row.job or row.run)
         if waited and row.state is not RunState.completed:
             error = build_run_failed_error(row)
-            error.add_note(f"{error.hint}; `hpckit resume {launch.id} --failed` starts again what failed")
+            hints = name_as_hydra_does("".join(list_failure_hints(row)))
+            error.add_note(
+                f"{hints}{error.hint}; `hpckit rerun {launch.id} --failed` starts "
+                f"what failed with today's code, `hpckit resume {launch.id} --failed` with the frozen code"
+            )
             found.status, found.return_value = JobStatus.FAILED, error
         else:
             found.status = JobStatus.COMPLETED

@@ -32,12 +32,13 @@ from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
+from hpckit.config.points import encode_hydra_value
 from hpckit.errors import HpckitError, RunError
-from hpckit.hydra_app.jobs import FrozenJob, read_job, write_result
+from hpckit.hydra_app.jobs import FrozenJob, find_result_file, name_function, read_job
 from hpckit.model.metrics import metric_value_to_number
 from hpckit.model.plain import MASK
 from hpckit.record.launches import load_launch
-from hpckit.record.store import append_json_lines
+from hpckit.record.store import append_json_lines, write_chunks
 from hpckit.report.selection import parse_overrides
 from hpckit.runtime.environ import copy_environment, rank_info
 from hpckit.values import dataclass
@@ -47,60 +48,59 @@ METRIC = "return_value"
 
 _LOG = logging.getLogger(__name__)
 _DECORATE = hydra.main
-_MODULE = sys.modules["hydra.main"]
-"""The module, which has the name of the function in the package."""
+_MODULE = sys.modules["hydra.main"]  # has the name of the function in the package
 
 
 @dataclass(slots=True, kw_only=True)
 class JobOnNode:
-    """A job in this process, which is one rank of its run. `done` once its function has been called."""
+    """A job in this process, which is one rank of its run.
+
+    `program` is its `__main__` once its function is called, and `end` how that ended: what follows
+    `main()` in the program belongs to the whole sweep, and has no say in it.
+    """
 
     job: FrozenJob
     environ: Mapping[str, str]
     rank: int
-    done: bool = False
+    program: Any = None
+    end: BaseException | None = None
 
     def enter_application(self) -> None:
-        """Run the script or module of the application to its end; raises whatever it raises."""
+        """Run the script or module of the application until its function has ended; raises how it ended."""
         application = self.job.application
         os.chdir(application.cwd)
-        script, folder = self._find_frozen_script()
+        code = load_launch(Path(self.environ["HPCKIT_LAUNCH_DIR"])).code
+        script = application.script and code.find_frozen(application.script)
         sys.argv = [str(script or application.module), *application.arguments]
-        sys.path.insert(0, str(folder))
+        sys.path[:0] = dict.fromkeys(map(code.find_frozen, application.python_path))
         hydra.main = _MODULE.main = self.main  # type: ignore[attr-defined]
-        if script is None:
-            runpy.run_module(str(application.module), run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(str(script), run_name="__main__")
-        if not self.done:
+        try:
+            if script is None:
+                runpy.run_module(str(application.module), run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(script, run_name="__main__")
+        except BaseException:
+            if self.end is None:
+                raise
+        if self.end is None:
             raise RunError(
                 f"{sys.argv[0]} did not call {application.function} when it was started again for this run",
                 hint="call what hydra.main decorates under the same conditions as at the launch",
             )
-
-    def _find_frozen_script(self) -> tuple[Path | None, Path]:
-        """Return the script, and the folder that Python imports from first, in the frozen code if there."""
-        code = load_launch(Path(self.environ["HPCKIT_LAUNCH_DIR"])).code
-        script = self.job.application.script
-        place = Path(self.job.application.cwd if script is None else script)
-        if place.is_relative_to(code.project):
-            frozen = Path(code.root, place.relative_to(code.project))
-            place = frozen if frozen.exists() else place
-        return (None, place) if script is None else (place, place.parent)
+        sys.modules["__main__"] = self.program  # runpy put back its own, and functions at exit look there
+        raise self.end
 
     def main(self, *words: Any, **named: Any) -> Callable[..., Any]:
         """Stand in for `hydra.main`, whose decorated function is called with the frozen configuration."""
-        prepare = _DECORATE(*words, **named)  # sets Hydra's version_base
+        _DECORATE(*words, **named)  # sets Hydra's version_base
         config_path = words[0] if words else named.get("config_path")
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-            prepare(function)
-
             @functools.wraps(function)
             def decorated(config: DictConfig | None = None) -> Any:
                 if config is not None:
                     return function(config)
-                if function.__qualname__ == self.job.application.function and not self.done:
+                if name_function(function) == self.job.application.function and not self.program:
                     self.call_function(function, config_path if isinstance(config_path, str) else None)
                 return None
 
@@ -109,15 +109,25 @@ class JobOnNode:
         return decorate
 
     def call_function(self, function: Callable[..., Any], config_path: str | None) -> None:
-        """Call the application's function as a job of Hydra's; exits with 1 if it raises."""
-        self.done = True
+        """Call the application's function as a job of Hydra's, and exit: with 1 if it raises."""
+        self.program = sys.modules["__main__"]
+        try:
+            code = self._leave_result(self._run_job(function, config_path))
+        except BaseException as end:  # such as SystemExit
+            self.end = end
+            raise
+        self.end = SystemExit(code)
+        raise self.end
+
+    def _run_job(self, function: Callable[..., Any], config_path: str | None) -> JobReturn:
         Plugins.instance()  # imports some of Hydra's modules again, with the classes that configurations have
         config = self._prepare_config(pickle.loads(self.job.config))  # noqa: S301  # checked by its digest
         if not GlobalHydra.instance().is_initialized():
             file, module = detect_calling_file_or_module_from_task_function(function)
+            file = file or (None if module else self.program.__file__)  # of an object
             path = create_automatic_config_search_path(file, module, config_path)
             Hydra.create_main_hydra2(task_name=config.hydra.job.name, config_search_path=path)
-        result = run_job(
+        return run_job(
             hydra_context=HydraContext(
                 config_loader=GlobalHydra.instance().config_loader(),
                 callbacks=Callbacks(None if self.rank else config),
@@ -127,15 +137,14 @@ class JobOnNode:
             job_dir_key="hydra.sweep.dir",
             job_subdir_key="hydra.sweep.subdir",
         )
-        self._leave_result(result)
 
-    def call_pickled_function(self) -> None:
+    def call_pickled_function(self, pickled: bytes) -> None:
         """Call the function of an application that cannot be entered again."""
         application = self.job.application
         os.chdir(application.cwd)
         sys.path += [folder for folder in application.python_path if folder not in sys.path]
         setup_globals()
-        function, state = cloudpickle.loads(self.job.function or b"")
+        function, state = cloudpickle.loads(pickled)
         if state is not None:
             Singleton.set_state(state)
         self.call_function(function, None)
@@ -152,31 +161,34 @@ class JobOnNode:
                         handler.filename = str(file.with_name(f"{file.stem}.{self.rank}{file.suffix}"))
         return config
 
-    def _leave_result(self, result: JobReturn) -> None:
+    def _leave_result(self, result: JobReturn) -> int:
+        """Leave what the function returned, of rank 0, and return the code to exit with."""
         if result.status is not JobStatus.COMPLETED:
             error = result._return_value  # noqa: SLF001  # reading return_value raises it
             sys.stderr.write(f"Error executing job with overrides: {result.overrides}\n")
             # Without the frames of Hydra's run_job.
             traceback.print_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
-            sys.exit(1)
+            return 1
         if self.rank:
-            return
-        value = result.return_value
+            return 0
+        value, folder = result.return_value, str(result.working_dir)
         number = metric_value_to_number(value)
         if number is not None:
             append_json_lines(Path(self.environ["HPCKIT_ATTEMPT_DIR"]) / "metrics.jsonl", {METRIC: number})
         try:
-            write_result(self.job, value, str(result.working_dir))
+            content = pickle.dumps((value, folder))
         except Exception as error:  # noqa: BLE001  # pickling runs the user's code, and this run did its work
             _LOG.warning("what the function returned cannot be pickled, the sweep gets None: %s", error)
-            write_result(self.job, None, str(result.working_dir))
+            content = pickle.dumps((None, folder))
+        write_chunks(find_result_file(self.job.folder, self.job.number), (content,))
+        return 0
 
 
 def _refuse_other_words(job: FrozenJob, environ: Mapping[str, str]) -> None:
     """Raise RunError if the run was recorded with other values than its job has, as a rerun may be."""
     launch = load_launch(Path(environ["HPCKIT_LAUNCH_DIR"]))
     given = parse_overrides(launch.overrides(int(environ["HPCKIT_RUN_INDEX"])))
-    for key, text in job.words.items():
+    for key, text in ((key, encode_hydra_value(value)) for key, value in job.words.items()):
         if given.get(key, text) not in (text, MASK):
             raise RunError(
                 f"{key}={given[key]} does not reach a job of a sweep, which was frozen with {key}={text}",
@@ -185,9 +197,8 @@ def _refuse_other_words(job: FrozenJob, environ: Mapping[str, str]) -> None:
 
 
 def _describe_job(environ: Mapping[str, str]) -> str:
-    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
-    if array and task:
-        return f"{array}_{task}"
+    if array := environ.get("SLURM_ARRAY_JOB_ID"):
+        return f"{array}_{environ['SLURM_ARRAY_TASK_ID']}"
     run = f"{Path(environ['HPCKIT_LAUNCH_DIR']).name}.{environ['HPCKIT_RUN_INDEX']}"
     return environ.get("SLURM_JOB_ID") or run
 
@@ -201,10 +212,7 @@ def main(folder: str, digest: str, number: str) -> None:
     except HpckitError as error:
         sys.exit(f"hpckit: error: {error.message}\n  {error.hint}")
     rank = JobOnNode(job=job, environ=environ, rank=rank_info(environ).rank)
-    if job.application.can_be_entered:
-        rank.enter_application()
-    else:
-        rank.call_pickled_function()
+    rank.enter_application() if job.function is None else rank.call_pickled_function(job.function)
 
 
 if __name__ == "__main__":

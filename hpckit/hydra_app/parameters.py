@@ -11,11 +11,13 @@ from hydra.core.utils import filter_overrides
 from omegaconf import DictConfig, OmegaConf
 
 from hpckit.api.submitit_keys import SBATCH_OPTIONS, SUBMITIT_KEYS
+from hpckit.errors import UsageError
+from hpckit.hydra_app.freezing import holds_secret
 from hpckit.model.launch import LaunchConfig
+from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field_names
 
-JOB = "hydra_job"
-"""The key with a job's number, `hydra.job.num`."""
+JOB = "hydra_job"  # the key with a job's number, `hydra.job.num`
 
 _KEYS: Mapping[str, str] = {
     **SUBMITIT_KEYS,
@@ -32,6 +34,19 @@ _OF_SLURM = ("timeout_min", "signal_delay_s", "max_num_timeout")
 _IGNORED = {"submitit_folder": "/.submitit/%j", "stderr_to_stdout": "False", "use_srun": "True"}
 """Keys without a meaning here, and how their usual values end."""
 
+_NAMES = {
+    **{place.lstrip("+"): key for key, place in _KEYS.items() if "." in place},
+    **{f"resources.additional_parameters.{key}": key for key in SBATCH_OPTIONS},
+    "resources.additional_parameters": "additional_parameters",
+}
+_PLACES = lazy_pattern(rf"(?<![\w.])({'|'.join(sorted(_NAMES, reverse=True))})(?!\w|\.\w)")
+_IN_GROUP = lazy_pattern(r"(?<![\w./])(cluster|recovery|checkpoint)\.(\w[\w.]*\w)(=[^\s;,)]*[^\s;,):.])?")
+_OPTION = lazy_pattern(r"(?<![\w./])((cluster|recovery|checkpoint|name)(?==)|check=False|auto_resume=True)")
+_OF_A_RUN = lazy_pattern(
+    r"points\[\d+\]: |run \d+ (?=\(\+\+)| ?\((in the run )?\+\+hydra_job=.*?hydra_job\}\"?\]\)(: )?"
+)
+"""What hpckit says of a run beside its error: words that nobody wrote."""
+
 _GROUPS = ("cluster", "recovery", "checkpoint")
 _PLAIN = (bool, int, float, str, type(None))
 _OURS = frozenset({*field_names(LaunchConfig), "experiment"})
@@ -39,16 +54,12 @@ _OURS = frozenset({*field_names(LaunchConfig), "experiment"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """What a launch is asked for, as `words` for `hpckit.launch`; `wait` None leaves it to the sweeper.
+    """What a launch is asked for, by `words` for `hpckit.launch`; `groups` are options: `cluster/local`."""
 
-    `options` are the chosen ones of hpckit's groups: `cluster/local`.
-    """
-
-    options: Sequence[str]
+    groups: Sequence[str]
     words: Sequence[str | Mapping[str, Any]]
+    options: Mapping[str, bool]
     wait: bool | None
-    auto_resume: bool
-    check: bool
     ignored: Sequence[str]
 
 
@@ -60,6 +71,9 @@ def read_parameters(given: Mapping[str, Any], environ: Mapping[str, str]) -> Par
         key: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
         for key, value in given.items()
     }
+    for key in ("wait", "auto_resume", "check"):
+        if not isinstance(values.get(key), bool | None):
+            raise UsageError(f"hydra.launcher.{key}={values[key]}: it must be true or false")
     named = {
         key: value
         for key, value in values.items()
@@ -77,11 +91,10 @@ def read_parameters(given: Mapping[str, Any], environ: Mapping[str, str]) -> Par
     words = {place: named[key] for key, place in _KEYS.items() if key in named}
     words |= {"resources.additional_parameters": options} if options else {}
     return Parameters(
-        options=groups,
+        groups=groups,
         words=(*(option.replace("/", "=", 1) for option in groups), sections | words),
         wait=values.get("wait"),
-        auto_resume=bool(values.get("auto_resume")),
-        check=values.get("check") is not False,
+        options={key: values[key] for key in ("auto_resume", "check") if values.get(key) is not None},
         ignored=[
             f"{key}={values[key]}"
             for key, usual in _IGNORED.items()
@@ -91,9 +104,11 @@ def read_parameters(given: Mapping[str, Any], environ: Mapping[str, str]) -> Par
 
 
 def name_as_hydra_does(message: str) -> str:
-    """Return a message with keys as `hydra.launcher` has them, not as hpckit's own configuration."""
-    names = "|".join(key for key, place in _KEYS.items() if place == f"resources.{key}")
-    return re.sub(rf"\bresources\.({names})\b", r"hydra.launcher.\1", message)
+    """Return a message with the keys of `hydra.launcher`, and without the words of single runs."""
+    message = _OF_A_RUN.sub("", message)
+    message = _PLACES.sub(lambda found: f"hydra.launcher.{_NAMES[found[1]]}", message)
+    message = _IN_GROUP.sub(r"hydra.launcher.\1={\2: …}", message)
+    return _OPTION.sub(lambda found: f"hydra.launcher.{found[0].lower()}", message)
 
 
 def name_columns(
@@ -108,7 +123,7 @@ def name_columns(
     keys = {key for own in named.values() for key in own}
     upper = {key for key in keys if any(other.startswith(f"{key}.") for other in keys)}
     return {
-        number: {f"++{key}.choice" if key in upper else f"++{key}": value for key, value in own.items()}
+        number: {JOB: number} | {f"{key}.choice" if key in upper else key: own[key] for key in own}
         for number, own in named.items()
     }
 
@@ -122,6 +137,7 @@ def _name_overrides(overrides: Sequence[str], config: DictConfig) -> dict[str, A
         value = OmegaConf.select(config, key, throw_on_resolution_failure=False) if "/" not in key else text
         name = re.sub(r"[^\w.-]", "_", key.replace("/", "."))
         name = f"params.{name}" if name.partition(".")[0] in _OURS else name
-        value = value if isinstance(value, _PLAIN) and value is not None else text
+        secret = str(value) != text and holds_secret(key, value)
+        value = value if isinstance(value, _PLAIN) and value is not None and not secret else text
         found[name] = value.replace("${", "{") if isinstance(value, str) else value
     return found

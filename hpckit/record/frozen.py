@@ -52,6 +52,15 @@ class CodeRecord:
         """The folder of the project that the launch was made in."""
         return Path(self.project, Path(self.working_dir).relative_to(self.root))
 
+    def find_frozen(self, place: str) -> str:
+        """Return where a file or folder is in the snapshot; the place itself if it is not there."""
+        for path in (Path(place), Path(place).resolve()):  # a link may lead into the project
+            if path.is_relative_to(self.project):
+                frozen = Path(self.root, path.relative_to(self.project))
+                if frozen.exists():
+                    return str(frozen)
+        return place
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenFields:

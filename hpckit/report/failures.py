@@ -42,7 +42,7 @@ _OWN_FRAME = lazy_pattern(
 )
 """A frame outside installed packages and Python's own library."""
 _MEMORY = lazy_pattern(r"^GPU memory: .*$", re.MULTILINE)
-_NO_FILE = lazy_pattern(r"No such file or directory: '([^/'][^']*)'")
+_NO_FILE = lazy_pattern(r"No such file or directory: '([^']+)'")
 _NO_MODULE = lazy_pattern(r"ModuleNotFoundError: No module named '([^'.]+)")
 _DENIED = lazy_pattern(r"(?:Permission denied|Read-only file system): '([^']*)'")
 
@@ -107,7 +107,7 @@ def _format_failure_group(group: FailureGroup) -> str:
             f"  for example run {example.index}{_format_failure_place(failure)}",
         ]
     traceback = [f"    {line}" for line in shorten_user_traceback(failure.traceback or "")]
-    log = f"{''.join(_list_failure_hints(failure, example))}  whole log: hpckit logs {example.run}"
+    log = f"{''.join(list_failure_hints(example))}  whole log: hpckit logs {example.run}"
     return "\n".join([*head, *traceback, log])
 
 
@@ -116,16 +116,16 @@ def format_failure(failure: Failure) -> str:
     return f"{failure.cause}{_format_failure_place(failure)}: {_format_message(failure)}"
 
 
-def _list_failure_hints(failure: Failure, row: RunRow) -> Iterator[str]:
+def list_failure_hints(row: RunRow) -> Iterator[str]:
+    """Yield lines with what usually helps after a failure like that of a run."""
+    failure = row.failure
+    if failure is None:
+        return
     if key := _find_override_to_change(failure):
         yield f"  it fails the same way again until {key.partition('=')[0]} changes\n"
-    # A relative path is the first failure of many a new project.
     missing = _NO_FILE.search(failure.message)
-    if missing is not None and "runtime.cwd=project" not in row.overrides:
-        yield (
-            f"  {shorten_text(missing[1], _SHORT)} is looked for in the run's own folder, which "
-            "has what git does not ignore:\n  give the whole path, or set runtime.cwd=project\n"
-        )
+    if missing is not None:
+        yield _explain_missing_file(missing[1], row)
     module = _NO_MODULE.search(failure.message)
     if module is not None and "code.snapshot=false" not in row.overrides:
         yield (
@@ -159,6 +159,22 @@ def _list_failure_hints(failure: Failure, row: RunRow) -> Iterator[str]:
         # Open MPI takes a rank for a task that `srun --mpi` started.
         several = "several: mpirun --oversubscribe -np N"
         yield f"  one process of MPI: mpirun -np 1 in front of it; {several}\n"
+
+
+def _explain_missing_file(path: str, row: RunRow) -> str:
+    """Return where a file was looked for; a relative path is the first failure of many a new project."""
+    if f"/{split_run_id(row.run)[0]}/code/" in path:
+        name = shorten_text(path.rpartition("/code/")[2], _SHORT)
+        return (
+            f"  {name} is looked for in the frozen code, which has what git does not ignore:\n  git add "
+            "-f it, or give the whole path of where it is\n"
+        )
+    if path[0] == "/" or "runtime.cwd=project" in row.overrides:
+        return ""
+    return (
+        f"  {shorten_text(path, _SHORT)} is looked for in the run's own folder, which "
+        "has what git does not ignore:\n  give the whole path, or set runtime.cwd=project\n"
+    )
 
 
 def _find_override_to_change(failure: Failure | None) -> str:

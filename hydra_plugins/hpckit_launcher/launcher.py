@@ -14,34 +14,23 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+_UNSET = (
+    *("cpus_per_task", "gpus_per_node", "mem_gb", "partition", "qos", "comment", "constraint", "exclude"),
+    *("gres", "cpus_per_gpu", "gpus_per_task", "mem_per_gpu", "mem_per_cpu", "account", "setup"),
+    *("srun_args", "python"),
+)
 SUBMITIT: dict[str, Any] = {
+    **dict.fromkeys(_UNSET),
     "submitit_folder": "${hydra.sweep.dir}/.submitit/%j",
     "timeout_min": 60,
-    "cpus_per_task": None,
-    "gpus_per_node": None,
     "tasks_per_node": 1,
-    "mem_gb": None,
     "nodes": 1,
     "name": "${hydra.job.name}",
     "stderr_to_stdout": False,
-    "partition": None,
-    "qos": None,
-    "comment": None,
-    "constraint": None,
-    "exclude": None,
-    "gres": None,
-    "cpus_per_gpu": None,
-    "gpus_per_task": None,
-    "mem_per_gpu": None,
-    "mem_per_cpu": None,
-    "account": None,
     "signal_delay_s": 120,
     "max_num_timeout": 0,
     "additional_parameters": {},
     "array_parallelism": 256,
-    "setup": None,
-    "srun_args": None,
-    "python": None,
     "use_srun": True,
 }
 """Names, defaults and meanings of hydra-submitit-launcher's `submitit_slurm`, up to its 1.4."""
@@ -62,10 +51,6 @@ OWN: dict[str, Any] = {
 class HpckitLauncher(Launcher):
     """Hands the jobs of a sweep to hpckit."""
 
-    hydra_context: HydraContext
-    task_function: TaskFunction
-    config: DictConfig
-
     def __init__(self, **parameters: Any) -> None:
         self.parameters = parameters
 
@@ -82,10 +67,7 @@ class HpckitLauncher(Launcher):
         return launch_jobs(self, job_overrides, initial_job_idx)
 
 
-_TARGET = {"_target_": "hydra_plugins.hpckit_launcher.launcher.HpckitLauncher"}
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "hpckit": {**_TARGET, **SUBMITIT, **OWN},
-    "hpckit_local": {"defaults": ["hpckit", "_self_"], "cluster": "local"},
-}
-for _name, _node in _OPTIONS.items():
+_NODE = {"_target_": "hydra_plugins.hpckit_launcher.launcher.HpckitLauncher", **SUBMITIT, **OWN}
+_LOCAL = {"defaults": ["hpckit", "_self_"], "cluster": "local"}
+for _name, _node in {"hpckit": _NODE, "hpckit_local": _LOCAL}.items():
     ConfigStore.instance().store(group="hydra/launcher", name=_name, node=_node, provider="hpckit")

@@ -99,12 +99,16 @@ def lines(folder: Path) -> Iterator[dict[str, object]]:
 
 
 def test_sweep_goes_on_beside_a_failing_job_and_resume_starts_that_one_as_it_was(project: Path) -> None:
-    """The application's exit code and message tell of it; code and configuration are those of the launch."""
+    """The application's exit code and message tell of it; code and configuration are those of the launch.
+
+    `rerun` takes the code of today.
+    """
     swept = (*WORDS, "lr=0.1,0.2,0.3", "hydra.sweep.dir=multirun/a", "hydra.launcher.wait=true")
     done = start(project, "app.py", "-m", "hydra/launcher=hpckit_local", *swept)
     assert done.returncode == 1, done.stderr
     assert "RunFailedError: run app-" in done.stderr
     assert "exception: ValueError: too bad: 0.2\non the node:\nTraceback" in done.stderr
+    assert "--failed` starts what failed with today's code" in done.stderr
     sweep = project / "multirun" / "a"
     ((of, folder),) = (
         (one["id"], Path(one["folder"]))
@@ -145,6 +149,10 @@ def test_sweep_goes_on_beside_a_failing_job_and_resume_starts_that_one_as_it_was
     (again,) = lines(sweep / "1")
     assert (again["version"], again["at"]) == (1, failed["at"])
     assert [run.row.attempt for run in launch.runs] == [1, 2, 1]
+    rerun = start(project, "-m", "hpckit", "rerun", launch[1].id, "--wait")
+    assert rerun.returncode == 0, rerun.stdout + rerun.stderr
+    (mended,) = lines(sweep / "1")
+    assert (mended["version"], mended["at"]) == (2, failed["at"])
     (project / "helper.py").write_text("VERSION = 1\n")
 
 
@@ -172,44 +180,80 @@ def test_ranks_enter_the_module_and_a_sweep_that_does_not_wait_returns_at_once(p
     assert launch[0].metrics == {"return_value": 5.0}
 
 
-def test_interrupt_leaves_the_runs_alive_and_says_so(project: Path) -> None:
-    """Another function of the program that Hydra decorates is not called again on the node.
+PROGRAM = """\
+import atexit, os, sys, time
 
-    A rerun with another value fails: its record would have a value that the job did not have.
+import hydra
+
+import helper
+
+FAST = "--fast" in sys.argv
+sys.argv = [word for word in sys.argv if word != "--fast"]
+
+
+@hydra.main(config_path=None, version_base="1.3")
+def first(config):
+    print("first")
+
+
+class Main:
+    def __call__(self, config):
+        while not os.path.exists("go"):
+            time.sleep(0.05)
+        atexit.register(lambda: print("at exit:", sys.modules["__main__"].FAST, helper.__file__))
+
+
+main = hydra.main(config_path=None, version_base="1.3")(Main())
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        first()
+    main()
+    raise SystemExit("only after the whole sweep")
+"""
+
+
+def test_program_is_entered_as_it_was_started_and_an_interrupt_leaves_its_runs_alive(
+    project: Path, tmp_path: Path
+) -> None:
+    """A run gets its words and its frozen code, wherever it was started; its function alone decides its end.
+
+    Another function that Hydra decorates is not called. A rerun with another value fails: its record
+    would have a value that the job did not have.
     """
-    (project / "wait.py").write_text(
-        "import hydra, os, time\n"
-        "@hydra.main(config_path=None, version_base='1.3')\n"
-        "def first(config):\n    print('first', os.environ.get('RANK'), flush=True)\n"
-        "@hydra.main(config_path=None, version_base='1.3')\n"
-        "def main(config):\n"
-        "    while not os.path.exists('go'):\n        time.sleep(0.05)\n"
-        "if __name__ == '__main__':\n"
-        "    if '-m' not in __import__('sys').argv or 'RANK' in os.environ:\n        first()\n"
-        "    main()\n"
-    )
-    words = ("hydra/launcher=hpckit_local", "hydra.launcher.wait=true", "hydra.sweep.dir=multirun/c")
+    (project / "wait.py").write_text(PROGRAM)
+    words = ("hydra/launcher=hpckit_local", "hydra.sweeper.max_batch_size=1", "hydra.sweep.dir=multirun/c")
+    script = os.path.relpath(project / "wait.py", tmp_path)
     process = subprocess.Popen(
-        [sys.executable, "wait.py", "-m", *words, "+x=1"], cwd=project, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-u", script, "--fast", "-m", *words, "+x=1"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
-    record = project / "multirun" / "c" / "hpckit.json"
+    record = tmp_path / "multirun" / "c" / "hpckit.json"
     until(record.is_file)
     launch = hpckit.open(json.loads(record.read_text())["launches"][0]["folder"])
     until(lambda: launch[0].state is RunState.running)
     process.send_signal(signal.SIGINT)
     told, _ = process.communicate(timeout=100)
-    assert process.returncode != 0
+    assert process.returncode == 130
     assert f"stopped waiting for {launch.id}; its runs continue" in told
-    (project / "go").touch()
+    assert "Traceback" not in told
+    (tmp_path / "go").touch()
     assert launch.wait(100)
-    assert "first" not in launch[0].read_log()
-    again = start(project, "-m", "hpckit", "rerun", launch[0].id, "x=2", "--wait")
+    printed = launch[0].read_log()
+    assert f"at exit: True {launch.folder}" in printed
+    assert "first" not in printed
+    again = start(tmp_path, "-m", "hpckit", "rerun", launch[0].id, "x=2", "--wait")
     assert again.returncode == 1, again.stderr
     assert "x=2 does not reach a job of a sweep, which was frozen with x=1" in again.stdout
 
 
-def test_sweepers_that_need_values_wait_and_refuse_not_to(project: Path) -> None:
-    """They choose values by what earlier jobs returned; `hydra.sweep.dir` is made for them."""
+def test_sweepers_that_need_values_wait_and_refuse_not_to(project: Path, tmp_path: Path) -> None:
+    """They choose values by what earlier jobs returned; `hydra.sweep.dir` is made for them.
+
+    A module that is not frozen is named.
+    """
     folder = project / "hydra_plugins" / "counting"
     folder.mkdir(parents=True)
     (folder / "__init__.py").touch()
@@ -230,8 +274,9 @@ def test_sweepers_that_need_values_wait_and_refuse_not_to(project: Path) -> None
         "ConfigStore.instance().store(group='hydra/sweeper', name='counting',\n"
         "    node={'_target_': 'hydra_plugins.counting.sweeper.Counting'})\n"
     )
+    (tmp_path / "elsewhere.py").touch()
     (project / "values.py").write_text(
-        "import hydra\n"
+        f"import hydra, sys\nsys.path.append({str(tmp_path)!r})\nimport elsewhere\n"
         "@hydra.main(config_path=None, version_base='1.3')\n"
         "def main(config):\n    return config.lr / 4\n"
         "if __name__ == '__main__':\n    main()\n"
@@ -240,6 +285,7 @@ def test_sweepers_that_need_values_wait_and_refuse_not_to(project: Path) -> None
     done = start(project, *words, "hydra.sweep.dir=multirun/new/d", PYTHONPATH=str(project))
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("found 0.0625\n")
+    assert f"or lack it: elsewhere ({tmp_path / 'elsewhere.py'})\n" in done.stdout
     record = json.loads((project / "multirun" / "new" / "d" / "hpckit.json").read_text())
     assert [one["jobs"] for one in record["launches"]] == [[0], [1]]
     refused = start(project, *words, "hydra.launcher.wait=false", PYTHONPATH=str(project))

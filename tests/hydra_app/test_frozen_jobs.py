@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.core.utils import setup_globals
 from hydra_plugins.hydra_submitit_launcher import config as submitit_config
 from omegaconf import DictConfig, OmegaConf
 
@@ -19,10 +20,12 @@ from hpckit.config.session import register_resolver
 from hpckit.errors import ForeignError, FrozenFolderError
 from hpckit.hydra_app.freezing import freeze_config
 from hpckit.hydra_app.jobs import Application, read_job, write_jobs
-from hpckit.hydra_app.parameters import name_columns, read_parameters
+from hpckit.hydra_app.parameters import name_as_hydra_does, name_columns, read_parameters
 from hydra_plugins.hpckit_launcher import launcher as plugin
 
-APPLICATION = Application(script="/p/app.py", module=None, arguments=("-m",), cwd="/p", function="main")
+APPLICATION = Application(
+    script="/p/app.py", module=None, arguments=("-m",), cwd="/p", function="main", python_path=("/p",)
+)
 ON_SLURM = {"PATH": "/nowhere"}
 
 
@@ -33,9 +36,17 @@ class Colour(Enum):
 
 
 def test_freezing_draws_what_resolvers_say_and_leaves_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """References stay, as do variables of nodes, secrets, and what cannot be resolved; types survive."""
+    """References stay, as do functions of keys, variables of nodes, secrets, and what cannot be resolved.
+
+    Types survive. No secret is in what is written, not even from a resolver of the application.
+    """
+    setup_globals()
     calls = iter(range(100))
     register_resolver("drawn", lambda *_: next(calls), replace=True)
+    register_resolver("times", lambda one, two: one * two, replace=True)
+    register_resolver("inside", lambda _root_: _root_.width, replace=True)
+    register_resolver("pair", lambda: (1, 2), replace=True)
+    register_resolver("vault", lambda: "Bearer-0123456789abcdef", use_cache=True, replace=True)
     register_resolver("made", lambda: OmegaConf.create({"a": [1, 2]}), replace=True)
     monkeypatch.setenv("DATA", "/data")
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
@@ -49,6 +60,13 @@ def test_freezing_draws_what_resolvers_say_and_leaves_the_rest(monkeypatch: pyte
             "same": "${drawn}",
             "rank": "${oc.env:RANK,0}",
             "device": "cuda:${oc.decode:${oc.env:LOCAL_RANK,0}}",
+            "area": "${times:${width},2}",
+            "relative": {"of": "${times:${..width},2}", "at": "${ now:%H}-${..width}"},
+            "inside": "${inside:}",
+            "selected": "${oc.select:width}",
+            "pair": "${pair:}",
+            "vault": "${vault:}",
+            "passphrase": "${drawn:}",
             "secret": "${oc.env:WANDB_API_KEY}",
             "unset": "${oc.env:THIS_IS_NOT_SET}",
             "escaped": r"\${drawn:}",
@@ -62,10 +80,16 @@ def test_freezing_draws_what_resolvers_say_and_leaves_the_rest(monkeypatch: pyte
         "drawn": 0,
         "text": "n-1-/data",
         "made": {"a": [1, 2]},
-        "list": [{"x": 2}],
+        "list": [{"x": 3}],
+        "relative": raw["relative"] | {"at": config.relative.at},
     }
+    assert "{" not in config.relative.at
     assert (config.same, config.colour) == (0, Colour.red)
+    assert b"0123456789abcdef" not in pickle.dumps(config)
     again = pickle.loads(pickle.dumps(config))  # noqa: S301
+    OmegaConf.set_readonly(again, value=False)
+    again.width = 5
+    assert (again.area, again.relative.of, again.inside, again.pair) == (10, 10, 5, (1, 2))
     monkeypatch.setenv("RANK", "7")
     assert (again.rank, again.text, again.colour) == ("7", "n-1-/data", Colour.red)
 
@@ -87,10 +111,11 @@ def test_runs_read_their_jobs_only_as_they_were_written(tmp_path: Path) -> None:
     folder.chmod(0o770)
     with pytest.raises(ForeignError, match="can be written by others"):
         read_job(folder, digest, 3)
-    (folder / "3.pkl").unlink()
     folder.chmod(0o700)
-    with pytest.raises(FrozenFolderError, match="cannot be read"):
-        read_job(folder, digest, 3)
+    for gone in (folder / "3.pkl", folder / "jobs.json", folder):
+        gone.unlink() if gone.is_file() else gone.rmdir()
+        with pytest.raises(FrozenFolderError, match="cannot be read"):
+            read_job(folder, digest, 3)
 
 
 def test_every_parameter_of_submitit_slurm_is_known_with_its_default() -> None:
@@ -136,8 +161,35 @@ def test_every_parameter_of_submitit_slurm_is_known_with_its_default() -> None:
     )
 
 
-def test_overrides_become_columns_whatever_their_form() -> None:
-    """Numbers stay numbers; names that are hpckit's, and groups with keys of their own, get another one."""
+OURS = """\
+points[0]: resources.nodes=a: no (in the run ++hydra_job=0 command=[x,"${hydra_job}"])
+run 3 (++hydra_job=3 command=[x,"${hydra_job}"]): sweep.runs_per_job is 0
+resources.additional_parameters.mem_per_cpu=1.
+cluster=local, or set cluster.bin_dir to it
+recovery.restarts={x:1}; check=False launches
+conf/cluster/x.yaml, cluster.python, hydra.launcher.nodes
+"""
+SHOWN = """\
+hydra.launcher.nodes=a: no
+hydra.launcher.runs_per_job is 0
+hydra.launcher.mem_per_cpu=1.
+hydra.launcher.cluster=local, or set hydra.launcher.cluster={bin_dir: …} to it
+hydra.launcher.recovery={restarts: …}; hydra.launcher.check=false launches
+conf/cluster/x.yaml, hydra.launcher.python, hydra.launcher.nodes
+"""
+
+
+def test_messages_have_the_keys_of_the_launcher() -> None:
+    """And not those of hpckit's own configuration, nor words that nobody wrote."""
+    assert [name_as_hydra_does(line) for line in OURS.splitlines()] == SHOWN.splitlines()
+
+
+def test_overrides_become_columns_whatever_their_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers stay numbers; names that are hpckit's, and groups with keys of their own, get another one.
+
+    A secret that an override reads is no column.
+    """
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
     jobs = {
         4: [
             "lr=0.1",
@@ -148,12 +200,20 @@ def test_overrides_become_columns_whatever_their_form() -> None:
             "hydra.job.chdir=true",
             "hydra/x=y",
         ],
-        5: ["lr=0.1", "model/encoder@net=small", "text='a, b'", "+now=${now:%H}"],
+        5: [
+            "lr=0.1",
+            "model/encoder@net=small",
+            "text='a, b'",
+            "+now=${now:%H}",
+            r"key=$\{oc.env\:WANDB_API_KEY\}",
+        ],
     }
     config: DictConfig = OmegaConf.create({"lr": 0.1, "seed": 1, "optim": {"lr": "${lr}"}, "text": "a, b"})
+    config.key = "${oc.env:WANDB_API_KEY}"
     assert name_columns(jobs, dict.fromkeys(jobs, config)) == {
-        4: {"++lr": 0.1, "++params.seed": 1, "++optim.choice": "adam", "++optim.lr": 0.1},
-        5: {"++lr": 0.1, "++model.encoder_net": "small", "++text": "a, b", "++now": "{now:%H}"},
+        4: {"hydra_job": 4, "lr": 0.1, "params.seed": 1, "optim.choice": "adam", "optim.lr": 0.1},
+        5: {"hydra_job": 5, "lr": 0.1, "model.encoder_net": "small", "text": "a, b", "now": "{now:%H}"}
+        | {"key": r"$\{oc.env\:WANDB_API_KEY\}"},
     }
 
 

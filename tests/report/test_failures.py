@@ -205,6 +205,10 @@ def test_failures_say_where_a_relative_path_is_looked_for(path: str, hinted: boo
     assert ("runtime.cwd=project" in text) is hinted
     followed = [replace(row, overrides=("runtime.cwd=project",)) for row in rows(lost)]
     assert "runtime.cwd" not in "\n".join(format_failure_groups(followed))
+    beside = replace(lost, message=message.replace(path, f"/out/demo/code/{path.strip('/')}"))
+    text = "\n".join(format_failure_groups(rows(beside)))
+    assert "data/x.pt is looked for in the frozen code" in text
+    assert "git add -f" in text
 
 
 def test_failures_say_where_a_module_is_looked_for() -> None:

@@ -42,7 +42,7 @@ _LARGEST_SHOWN = 5
 _LOOKED_AT_BEYOND_LIMIT = 5000
 _CACHES = frozenset(
     {".git", ".hg", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox"}
-    | {".ipynb_checkpoints", "node_modules"}
+    | {".ipynb_checkpoints", "node_modules", ".hpckit"}
 )
 
 
@@ -216,13 +216,18 @@ class _Project:
 
 
 def is_non_code_folder(folder: Path) -> bool:
-    """Return whether a folder is a cache, an environment, an export or a launch: never code."""
+    """Return whether a folder is a cache, an environment, an export, a launch or a job of Hydra: never code.
+
+    A folder of Hydra's with Python files may be code that was once started there.
+    """
+    of_hydra = (folder / ".hydra" / "hydra.yaml").is_file() or (folder / ".hpckit").is_dir()
     return (
         folder.name in _CACHES
         or (folder / "pyvenv.cfg").is_file()
         or (folder / "conda-meta").is_dir()
         or (folder / EXPORT_MARK).is_file()
         or ((folder / "launch.json").is_file() and (folder / "runs").is_dir())
+        or (of_hydra and next(folder.glob("*.py"), None) is None)
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cache
@@ -20,6 +21,7 @@ from pathlib import Path
 from hpckit.model.counted import format_short_list
 from hpckit.model.finding import Finding, build_warning_finding
 from hpckit.model.launch import LaunchConfig, WorkingFolder
+from hpckit.record.frozen import CodeRecord
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.snapshot.changes import GAP, compute_file_checksum, read_frozen_checksums
 from hpckit.record.snapshot.collect import CodeSnapshot, is_non_code_folder
@@ -141,6 +143,21 @@ def warn_about_unfrozen_code(snapshot: CodeSnapshot, commands: str) -> Iterator[
             "name it by its path from here, without cd, as the command's own script: python "
             "train.py; a module: python -P -m MODULE; a folder of PYTHONPATH: code.paths",
         )
+
+
+def list_imported_modules_left_out(code: CodeRecord) -> dict[str, str]:
+    """Return what this process has imported and nobody installed, of which there is no frozen copy.
+
+    These are names of packages or modules, each with one of its files.
+    """
+    found = dict[str, str]()
+    others = tuple(map(os.path.realpath, (sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]))))
+    for name, module in list(sys.modules.items()) if code.snapshot else ():
+        file = os.path.realpath(getattr(module, "__file__", None) or sys.prefix)
+        own = not (file.startswith(others) or "-packages/" in file or "hpckit_launcher" in file)
+        if own and code.find_frozen(file) == file:
+            found.setdefault(name.partition(".")[0], file)
+    return found
 
 
 def find_changed_outside_code(paths: LaunchPaths, project: str, lines: Collection[str]) -> tuple[str, ...]:

@@ -164,6 +164,21 @@ def test_snapshot_never_holds_outputs_environments_or_launches(project: Path) ->
     assert not {name for name in found if "__pycache__" in name}
 
 
+def test_snapshot_leaves_out_what_sweeps_of_hydra_wrote(tmp_path: Path) -> None:
+    """Folders of jobs, and sweeps of hpckit's launcher; but not code that was once started in its place."""
+    write(tmp_path, app_dot_py="1", sub__lib_dot_py="2", conf__multirun_dot_yaml="3")
+    for folder in ("multirun__a__0___dot_", "sub___dot_"):
+        write(tmp_path, **{f"{folder}hydra__hydra_dot_yaml": "4"})
+    write(tmp_path, multirun__a__0__model_dot_bin="5", sweep__0__rank_dot_bin="6")
+    (tmp_path / "sweep" / ".hpckit").mkdir()
+    assert names(collected(tmp_path)) == {
+        "app.py",
+        "sub/lib.py",
+        "sub/.hydra/hydra.yaml",
+        "conf/multirun.yaml",
+    }
+
+
 def test_snapshot_outside_git_holds_all_files_below(tmp_path: Path) -> None:
     """Without git, every file below the working folder is the project."""
     write(tmp_path, a_dot_py="a", sub__b_dot_py="b", outputs__x="x", _dot_git__config="no")
