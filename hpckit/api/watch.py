@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
+from weakref import WeakSet
 
 from hpckit.context import Context
 from hpckit.model.run import RunView
@@ -19,6 +21,29 @@ Place = tuple[Path, int]
 
 _RECORD_S, _SHARE = 0.25, 10
 """The record is read this often, and at most one part in ten of the time is spent with it."""
+
+
+class Renewable(Protocol):
+    """What has locks or threads, which a forked child has to make anew."""
+
+    def renew_after_fork(self) -> None:
+        """Make new locks: no thread of the child could give back the old ones."""
+
+
+_renewables: WeakSet[Renewable] = WeakSet()
+
+
+def renew_in_children(one: Renewable) -> None:
+    """Have something renewed in each child process that this one forks, as long as it lives."""
+    _renewables.add(one)
+
+
+def _renew_after_fork() -> None:
+    for one in list(_renewables):
+        one.renew_after_fork()
+
+
+os.register_at_fork(after_in_child=_renew_after_fork)
 
 
 def group_places(places: Sequence[Place]) -> Mapping[Path, Sequence[int]]:
@@ -35,7 +60,8 @@ class Watch:
     def __init__(self, places: Sequence[Place]) -> None:
         self._places = places
         self._pollers: dict[Path, Poller] = {}
-        self._lock, self._pid = threading.RLock(), os.getpid()
+        self._lock = threading.RLock()
+        renew_in_children(self)
         self._polled_at = 0.0
         self.pause_s = _RECORD_S
 
@@ -44,7 +70,7 @@ class Watch:
 
         Raises NotFoundError if a launch has been removed.
         """
-        with self._guard():
+        with self._lock:
             began = time.monotonic()
             if not self._pollers or began - self._polled_at >= self.pause_s / 2:
                 self._poll(places, context)
@@ -65,15 +91,13 @@ class Watch:
             if not poller.are_all_runs_over:
                 poller.poll_once()
 
-    def _guard(self) -> threading.RLock:
-        """Return the lock, in a child process a new one: no thread there could give back the old one."""
-        if self._pid != os.getpid():
-            self._pid, self._lock = os.getpid(), threading.RLock()
-        return self._lock
+    def renew_after_fork(self) -> None:
+        """Make a new lock."""
+        self._lock = threading.RLock()
 
     def look_again_at_ended(self, context: Context) -> None:
         """Wait again for ended runs that another process has resumed since; asks Slurm nothing."""
-        with self._guard():
+        with self._lock:
             for poller in self._pollers.values():
                 ended = sorted(poller.settled)
                 for view in build_launch_view(poller.launch, context, ask=Ask.nothing, indices=ended).runs:
@@ -83,5 +107,5 @@ class Watch:
 
     def forget_ends(self) -> None:
         """Look at all runs from now on: what had ended may go on."""
-        with self._guard():
+        with self._lock:
             self._pollers.clear()

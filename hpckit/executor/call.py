@@ -15,10 +15,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import cloudpickle
-
+from hpckit.api.pickling import load_own_pickle, pickle_for_run
+from hpckit.api.submitit_keys import build_local_task_variables
 from hpckit.errors import UsageError
-from hpckit.executor.encoding import NEXT_CALL, DelayedSubmission, commit_result, load_own_pickle, read_call
+from hpckit.executor.encoding import NEXT_CALL, DelayedSubmission, commit_result, read_call
 from hpckit.model import messages
 from hpckit.model.failure import ExitReason, ExitStatement
 from hpckit.model.rank import RankInfo
@@ -54,12 +54,12 @@ class RankOfCall:
         if not all(self.paths.call_result(rank).exists() for rank in range(self.info.world_size)):
             try:
                 commit_result(self.paths, self.info.rank, place, self._call_function())
-            except Exception as error:  # noqa: BLE001  # the user's code
+            except SystemExit:
+                raise
+            except BaseException as error:  # noqa: BLE001  # the user's code
+                file = attempt.round(place["round"]).rank_exception_file(self.info.rank).with_suffix(".pkl")
                 with contextlib.suppress(Exception):  # its words are recorded in any case
-                    file = (
-                        attempt.round(place["round"]).rank_exception_file(self.info.rank).with_suffix(".pkl")
-                    )
-                    write_chunks(file, [cloudpickle.dumps(error)])
+                    write_chunks(file, [pickle_for_run("the error", error)])
                 sys.last_value = error  # for what attach() does at the end
                 return report_end(RankProcess(environ=self.environ, info=self.info), _hide_own_frames(error))
         self._tell_agent(lambda link: link.note_exit_statement(ExitStatement(reason=ExitReason.returned)))
@@ -102,7 +102,8 @@ class RankOfCall:
             return
         began = time.monotonic()
         make_private_folder(self.paths.call)
-        data = cloudpickle.dumps((following.function, tuple(following.args), dict(following.kwargs)))
+        following = (following.function, tuple(following.args), dict(following.kwargs))
+        data = pickle_for_run("what checkpoint() returned", following)
         write_chunks(self.paths.call / NEXT_CALL, [data])
         took = time.monotonic() - began
         saved = messages.Saved(step=0, size=len(data), stall_s=took, duration_s=took)
@@ -115,26 +116,11 @@ class RankOfCall:
             link.connection.detach()  # stays open as long as this process
 
 
-def _hide_own_frames(error: Exception) -> Exception:
+def _hide_own_frames(error: BaseException) -> BaseException:
     trace, own = error.__traceback__, Path(__file__).parent
     while trace and trace.tb_next and Path(trace.tb_frame.f_code.co_filename).parent == own:
         trace = trace.tb_next
     return error.with_traceback(trace)
-
-
-def _build_local_task_variables(environ: Mapping[str, str], info: RankInfo) -> dict[str, str]:
-    """Return what `submitit.JobEnvironment()` reads where there is no Slurm."""
-    if "SUBMITIT_EXECUTOR" in environ:
-        return {}
-    own = {
-        "JOB_ID": f"{Path(environ['HPCKIT_LAUNCH_DIR']).name}.{environ['HPCKIT_RUN_INDEX']}",
-        "NTASKS": info.world_size,
-        "GLOBALID": info.rank,
-        "LOCALID": info.local_rank,
-        "JOB_NUM_NODES": info.num_nodes,
-        "NODEID": info.node_rank,
-    }
-    return {"SUBMITIT_EXECUTOR": "local", **{f"SUBMITIT_LOCAL_{name}": str(one) for name, one in own.items()}}
 
 
 def main(text: str) -> int:
@@ -144,7 +130,7 @@ def main(text: str) -> int:
         sys.stdout.write(f"{read_call(text).result()!r}\n")
         return 0
     info, paths = rank_info(environ), RunPaths(Path(environ["HPCKIT_RUN_DIR"]))
-    set_environment_variables(_build_local_task_variables(environ, info))
+    set_environment_variables(build_local_task_variables(environ, info))
     return RankOfCall(text=text, environ=environ, info=info, paths=paths).make_call()
 
 

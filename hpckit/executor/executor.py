@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from hpckit.api.finding import open_launch
 from hpckit.api.handles import Launch
 from hpckit.api.invocation import explain_errors
 from hpckit.api.launching import launch
+from hpckit.api.watch import renew_in_children
 from hpckit.context import current_folder
 from hpckit.errors import UsageError
 from hpckit.executor.encoding import DelayedSubmission, EncodedCall, encode_calls, write_calls
@@ -30,6 +32,7 @@ from hpckit.executor.job import Job, open_job
 from hpckit.executor.parameters import build_launch_settings, check_parameters
 from hpckit.executor.watcher import WATCHER
 from hpckit.record.launches import load_launch
+from hpckit.values import dataclass, field
 
 R = TypeVar("R")
 _Given = tuple[Job[Any], EncodedCall, Mapping[str, Any]]
@@ -38,7 +41,31 @@ _Given = tuple[Job[Any], EncodedCall, Mapping[str, Any]]
 _QUIET_S, _LONGEST_S = 0.05, 1.0
 """Calls that follow each other within the first time, up to the second, are launched together."""
 _COMMAND = ("python", "-P", "-m", "hpckit.executor.call", "${params.call}")
-_LAUNCHING = threading.Lock()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Batch:
+    """Calls that are launched together: those of one `with` block, or loose ones."""
+
+    given: list[_Given] = field(default_factory=list)
+    implicit: bool = False
+    urgent: bool = False
+    first_at: float = 0.0
+    last_at: float = 0.0
+
+    def add(self, given: Sequence[_Given]) -> None:
+        if given:
+            self.last_at = time.monotonic()
+            self.first_at = self.first_at or self.last_at
+            self.given += given
+
+    @property
+    def due_at(self) -> float:
+        return 0.0 if self.urgent else min(self.first_at + _LONGEST_S, self.last_at + _QUIET_S)
+
+    def refuse(self, error: BaseException) -> None:
+        for job, _, _ in self.given:
+            job.refuse(error)
 
 
 class Executor(concurrent.futures.Executor):
@@ -80,12 +107,21 @@ class Executor(concurrent.futures.Executor):
         self.cluster, self.max_pickle_size_gb = cluster or "auto", max_pickle_size_gb
         self.cwd = current_folder() if cwd is None else Path(cwd).expanduser().absolute()
         self.parameters = check_parameters(parameters)
-        self._changed = threading.Condition()
-        self._waiting: list[_Given] = []
-        self._first_at = self._last_at = 0.0
-        self._urgent = self._closed = self._held = self._implicit = False
-        self._thread: threading.Thread | None = None
+        self._closed = False
         self._jobs: WeakSet[Job[Any]] = WeakSet()
+        self.renew_after_fork()
+        renew_in_children(self)
+
+    def renew_after_fork(self) -> None:
+        """Begin without calls that wait: in a child process, those are its parent's."""
+        self._changed = threading.Condition()
+        self._due: list[_Batch] = []
+        self._held: dict[int, _Batch] = {}
+        self._thread: threading.Thread | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        more = {"cwd": self.cwd, "max_pickle_size_gb": self.max_pickle_size_gb, **self.parameters}
+        return partial(Executor, self.folder, self.cluster, **more), ()
 
     @explain_errors
     def update_parameters(self, **parameters: Any) -> None:
@@ -98,7 +134,7 @@ class Executor(concurrent.futures.Executor):
 
         Raises UsageError for an unknown name or a wrong type, RuntimeError within `batch()`.
         """
-        if self._held:
+        if threading.get_ident() in self._held:
             raise RuntimeError("parameters cannot change within `with executor.batch()`")
         self.parameters = {**self.parameters, **check_parameters(parameters)}
 
@@ -140,23 +176,21 @@ class Executor(concurrent.futures.Executor):
         Within it asking a job for anything raises AttributeError, or with
         `allow_implicit_submissions` launches what was submitted so far.
         """
-        if self._held:
+        own = threading.get_ident()
+        if own in self._held:
             raise RuntimeError('Nesting "with executor.batch()" contexts is not allowed.')
-        self._held, self._implicit = True, allow_implicit_submissions
-        dropped: list[_Given] = []
+        batch = self._held[own] = _Batch(implicit=allow_implicit_submissions)
         try:
             yield
-            if not self._waiting and not allow_implicit_submissions:
-                warnings.warn("nothing was submitted within the batch", RuntimeWarning, stacklevel=3)
         except BaseException:
-            dropped, self._waiting = self._waiting, []
+            if self._held.pop(own, None) is not None:
+                batch.refuse(UsageError("this call was dropped: its batch ended with an exception"))
             raise
-        finally:
-            with self._changed:
-                self._held, self._urgent = False, True
-                self._changed.notify_all()
-            for job, _, _ in dropped:
-                job.refuse(UsageError("this call was dropped: its batch ended with an exception"))
+        if not batch.first_at and not allow_implicit_submissions:
+            warnings.warn("nothing was submitted within the batch", RuntimeWarning, stacklevel=3)
+        with self._changed:
+            if self._held.pop(own, None) is not None:
+                self._launch_soon(batch)
 
     def open(self, reference: str | Path | None = None) -> list[Job[Any]]:
         """Return the jobs of a launch of this folder, of any process; None means the latest.
@@ -179,13 +213,17 @@ class Executor(concurrent.futures.Executor):
         themselves, also after this process.
         """
         with self._changed:
-            self._closed = self._urgent = True
-            dropped, self._waiting = (self._waiting, []) if cancel_futures else ([], self._waiting)
+            self._closed = True
+            left, self._held = [*self._due, *self._held.values()], {}
+            self._due = []
+            for batch in left:
+                if cancel_futures:
+                    batch.refuse(concurrent.futures.CancelledError())
+                else:
+                    self._launch_soon(batch)
             self._changed.notify_all()
-        for job, _, _ in dropped:
-            job.refuse(concurrent.futures.CancelledError())
-        if cancel_futures and (left := [job.run for job in self._jobs if not job.done()]):
-            Launch([(run.folder, run.index) for run in left]).cancel()
+        if cancel_futures and (runs := [job.run for job in self._jobs if not job.done()]):
+            Launch([(run.folder, run.index) for run in runs]).cancel()
         if wait:
             concurrent.futures.wait(list(self._jobs))
 
@@ -194,49 +232,62 @@ class Executor(concurrent.futures.Executor):
         around = (path for path in (self.cwd, *self.cwd.parents) if (path / ".git").exists())
         checkout = next(around, self.cwd)
         encoded = encode_calls(calls, [self.cwd, checkout, checkout / "src"])
-        size_gb = sum(map(len, {part for call in encoded for part in call.pickles})) / 2**30
+        size_gb = sum(map(len, {part for call in encoded for part in call.parts})) / 2**30
         if size_gb > self.max_pickle_size_gb:
-            message = f"the pickles have {size_gb:.2f} GB, max_pickle_size_gb is {self.max_pickle_size_gb}"
+            message = f"the calls have {size_gb:.2f} GB, max_pickle_size_gb is {self.max_pickle_size_gb}"
             raise UsageError(message, hint="pass the path of a file in place of what it holds")
         parameters = self.parameters
         one_stream = bool(parameters.get("stderr_to_stdout"))
         jobs = [Job[Any](self.submit_now, one_stream=one_stream) for _ in encoded]
+        given = [(job, call, parameters) for job, call in zip(jobs, encoded, strict=True)]
         with self._changed:
             if self._closed:
                 raise RuntimeError("cannot submit calls after shutdown()")
-            self._last_at = time.monotonic()
-            if not self._waiting:
-                self._first_at, self._urgent = self._last_at, False
-            self._waiting += [(job, call, parameters) for job, call in zip(jobs, encoded, strict=True)]
-            self._urgent = self._urgent or (urgent and not self._held)
             self._jobs.update(jobs)
-            if self._thread is None and jobs:
-                self._thread = threading.Thread(target=self._launch_gathered, name="hpckit-submit")
-                self._thread.start()
-            self._changed.notify_all()
+            held = self._held.get(threading.get_ident())
+            loose = (one for one in self._due if not one.urgent)
+            batch = held or next(loose, None) or _Batch()
+            batch.add(given)
+            if held is None:
+                self._launch_soon(batch, urgent=urgent)
         return jobs
 
     def submit_now(self, job: Job[Any]) -> None:
-        """Launch what waits, as this job is asked for something; jobs call this themselves."""
+        """Launch what waits with this job, as it is asked for something; jobs call this themselves."""
         with self._changed:
-            if self._held and not self._implicit and any(job is one for one, _, _ in self._waiting):
-                raise AttributeError("jobs of `with executor.batch()` are submitted at its end")
-            self._urgent = not self._held or self._implicit
-            self._changed.notify_all()
+            every = (*self._due, *self._held.values())
+            found = next((one for one in every if any(job is own for own, _, _ in one.given)), None)
+            if found is None:
+                return
+            if found not in self._due:
+                if not found.implicit:
+                    raise AttributeError("jobs of `with executor.batch()` are submitted at its end")
+                taken, found.given = found.given, []
+                found = _Batch(given=taken)
+            self._launch_soon(found)
+
+    def _launch_soon(self, batch: _Batch, *, urgent: bool = True) -> None:
+        batch.urgent = batch.urgent or urgent
+        if batch not in self._due and batch.given:
+            self._due.append(batch)
+        if self._thread is None and self._due:
+            self._thread = threading.Thread(target=self._launch_gathered, name="hpckit-submit")
+            self._thread.start()
+        self._changed.notify_all()
 
     def _launch_gathered(self) -> None:
         while True:
             with self._changed:
-                while self._waiting and not self._urgent:
-                    due = min(self._first_at + _LONGEST_S, self._last_at + _QUIET_S)
-                    if not self._held and due <= time.monotonic():
+                while self._due:
+                    batch = min(self._due, key=lambda one: one.due_at)
+                    if (pause := batch.due_at - time.monotonic()) <= 0:
                         break
-                    self._changed.wait(None if self._held else due - time.monotonic())
-                given, self._waiting, self._urgent = self._waiting, [], self._closed
-                if not given:
+                    self._changed.wait(pause)
+                else:
                     self._thread = None
                     return
-            for parameters, some in groupby(given, key=lambda one: one[2]):
+                self._due.remove(batch)
+            for parameters, some in groupby(batch.given, key=lambda one: one[2]):
                 self._launch(list(some), parameters)
 
     def _launch(self, given: Sequence[_Given], parameters: Mapping[str, Any]) -> None:
@@ -247,7 +298,7 @@ class Executor(concurrent.futures.Executor):
                 "cluster": self.cluster,
                 "cluster.max_parallel": max(2, os.cpu_count() or 1),
                 "name": given[0][1].name,
-                "output_dir": str(self.folder),
+                "output_dir": str(self.folder).replace("${", r"\${"),
                 "runtime.cwd": "project",
                 "entry_point": None,
                 **build_launch_settings(parameters),
@@ -258,13 +309,13 @@ class Executor(concurrent.futures.Executor):
             if len(set(calls)) < len(calls):  # the same call several times is meant so
                 points = [point | {"+params.number": number} for number, point in enumerate(points)]
             only, several = (points[0], None) if len(points) == 1 else ({}, points)
-            with _LAUNCHING:
-                begun = launch(kept, *words, only, points=several, command=_COMMAND, cwd=self.cwd, rerun=True)
+            begun = launch(kept, *words, only, points=several, command=_COMMAND, cwd=self.cwd, rerun=True)
             record = load_launch(begun.folder)
         except BaseException as error:  # noqa: BLE001  # its jobs raise it
             for job, _, _ in given:
                 job.refuse(error)
             return
+        # First of all: a process that is forked as soon as a job has its run waits for it, too.
+        WATCHER.watch(record, {index: job for index, (job, _, _) in enumerate(given)})
         for index, (job, _, _) in enumerate(given):
             job.assign_run(record, index)
-        WATCHER.watch(record, {index: job for index, (job, _, _) in enumerate(given)})

@@ -11,13 +11,21 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from hpckit.api.handles import LaunchedRun, build_run_failed_error
-from hpckit.errors import HpckitError, UsageError
-from hpckit.executor.encoding import DelayedSubmission, load_own_pickle, read_call, read_result
+from hpckit.api.pickling import load_own_pickle
+from hpckit.api.watch import renew_in_children
+from hpckit.errors import HpckitError, RunFailedError, UsageError
+from hpckit.executor.encoding import DelayedSubmission, read_call, read_result
 from hpckit.executor.watcher import WATCHER
 from hpckit.model.run import RunRecord, RunView
 from hpckit.model.states import RunState
-from hpckit.record.launches import Launch, load_launch, load_run_settings, read_run_records
-from hpckit.record.logs import find_rank_logs, list_attempt_rounds, list_run_attempts, read_whole_log
+from hpckit.record.launches import (
+    Launch,
+    check_launch_exists,
+    load_launch,
+    load_run_settings,
+    read_run_records,
+)
+from hpckit.record.logs import find_rank_logs, read_log_of_all_attempts
 from hpckit.report.rows import build_run_row
 from hpckit.values import dataclass
 
@@ -56,6 +64,14 @@ class Job(Future[R]):
         self._place: tuple[Launch, int] | None = None
         self._end: RunState | None = None
         self._values: list[Any] = []
+        renew_in_children(self)
+
+    def renew_after_fork(self) -> None:
+        """Make new locks; a call that only the parent process can launch ends here with an error."""
+        self._condition = threading.Condition()
+        submitted, self._submitted = self._submitted.is_set(), threading.Event()
+        error = UsageError("this process was forked before the call was submitted", hint="ask for job_id")
+        self._submitted.set() if submitted else self.refuse(error)
 
     def assign_run(self, launch: Launch, index: int) -> None:
         """Take note of the run; its executor calls this."""
@@ -64,42 +80,60 @@ class Job(Future[R]):
 
     def refuse(self, error: BaseException) -> None:
         """End with an error that is not of the run; hpckit calls this itself."""
-        if isinstance(error, CancelledError) and super().cancel():
-            self.set_running_or_notify_cancel()
-        elif not super().done():
-            self.set_exception(error)
+        with self._condition:
+            if isinstance(error, CancelledError) and super().cancel():
+                self.set_running_or_notify_cancel()
+            elif not super().done():
+                self.set_exception(error)
         self._submitted.set()
 
-    def settle(self, view: RunView, *, late: bool) -> bool:
-        """End as the run did; return False while a result is not visible, unless it is `late`."""
-        if self._end is not None:
+    def settle(self, end: RunView | Exception, late: bool) -> bool:  # noqa: FBT001  # of a pair
+        """End as the run did, or with an error; return False while a result is not visible, unless `late`."""
+        if isinstance(end, Exception):
+            self.refuse(end)
             return True
         error: BaseException | None = None
-        if view.state is not RunState.completed:
-            error = build_run_failed_error(build_run_row(view))
-            error.__cause__ = self._read_exception(view.record)
+        if end.state is not RunState.completed:
+            error = build_run_failed_error(build_run_row(end))
+            error.__cause__ = self._read_exception(end.record)
         values = [self._read_result(rank, error) for rank in range(self.num_tasks)]
-        if error is None and not late and any(isinstance(value, FileNotFoundError) for value, _ in values):
+        lost = (value.__cause__ for value, there in values if error is None and not there)
+        if not late and any(isinstance(cause, FileNotFoundError) for cause in lost):
             return False
-        self._values, self._end = [value for value, _ in values], view.state
-        if view.state is RunState.cancelled:
-            super().cancel()
-            self.set_running_or_notify_cancel()
-        elif error is not None or not values[0][1]:
-            self.set_exception(error or values[0][0])
-        else:
-            self.set_result(values[0][0])
+        with self._condition:
+            if super().done():  # another thread has looked, too
+                return True
+            self._values, self._end = [value for value, _ in values], end.state
+            if end.state is RunState.cancelled:
+                super().cancel()
+                self.set_running_or_notify_cancel()
+            elif error is not None or not values[0][1]:
+                self.set_exception(error or values[0][0])
+            else:
+                self.set_result(values[0][0])
         return True
+
+    def _invoke_callbacks(self) -> None:
+        """Have callbacks wait for other jobs: a thread of their own calls them."""
+        call_back: Callable[[], None] = super()._invoke_callbacks  # type: ignore[misc]  # not in its stubs
+        if self._done_callbacks:  # type: ignore[attr-defined]
+            threading.Thread(target=call_back, name="hpckit-callbacks").start()
 
     def _read_result(self, rank: int, error: BaseException | None) -> tuple[Any, bool]:
         """Return what a rank returned and True, or the error in its place and False."""
         launch, index = self.need_run()
         try:
             return read_result(launch.paths.run(index), rank), True
-        except FileNotFoundError as missing:
-            return error or missing, False
-        except Exception as unread:  # noqa: BLE001  # unpickling runs a user's own code
-            return unread, False
+        except HpckitError as refused:
+            return error or refused, False
+        except BaseException as unread:  # noqa: BLE001  # unpickling runs a user's own code
+            if error is None:
+                hint = "a function that ends its process by itself (os._exit) leaves none"
+                run = launch.runs[index].id
+                words = f"run {run} completed, but its result cannot be read: {unread!r}"
+                error = RunFailedError(words, hint=hint, run=run, state="completed", cause=None)
+                error.__cause__ = unread
+            return error, False
 
     def _read_exception(self, record: RunRecord) -> BaseException | None:
         launch, index = self.need_run()
@@ -149,7 +183,9 @@ class Job(Future[R]):
             return self._end.upper()
         if super().done():  # without a run
             return "CANCELLED" if self.cancelled() else "FAILED"
-        return self.run.state.upper()
+        launch, index = self.need_run()
+        check_launch_exists(launch.folder)
+        return WATCHER.read_view(launch, index).state.upper()
 
     def done(self, force_check: bool = False) -> bool:  # noqa: FBT001, FBT002  # submitit's own
         """Return whether the call has ended for good; `force_check` looks at once, and asks Slurm."""
@@ -222,14 +258,7 @@ class Job(Future[R]):
 
     def read_log(self, rank: int) -> str | None:
         """Return what one rank printed, from the first attempt on; None if nothing yet."""
-        launch, index = self.need_run()
-        found = [
-            find_rank_logs(launch, index, attempt, number).get(rank)
-            for attempt in list_run_attempts(launch, index)
-            for number in list_attempt_rounds(launch, index, attempt)
-        ]
-        texts = [read_whole_log(log.path) for log in found if log is not None]
-        return "".join(texts) if texts else None
+        return read_log_of_all_attempts(*self.need_run(), rank)
 
     @property
     def paths(self) -> JobPaths:

@@ -7,25 +7,19 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from hpckit.api.submitit_keys import SBATCH_OPTIONS, SUBMITIT_KEYS
+from hpckit.api.submitit_keys import (
+    MORE_OF_SLURM,
+    PARAMETERS,
+    SBATCH_OPTIONS,
+    SLURM_TYPES,
+    SUBMITIT_KEYS,
+    convert_memory_to_gb,
+)
 from hpckit.errors import UsageError
-from hpckit.patterns import lazy_pattern
 
-_MEMORY = lazy_pattern(r"(\d+(?:\.\d+)?)([KMGT]?)B?\Z")
-_GB = {"K": 2**-20, "M": 2**-10, "": 2**-10, "G": 1, "T": 2**10}
-"""Slurm's numbers without a unit are megabytes."""
-
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node"), (int,)),
-    **dict.fromkeys(("timeout_min", "mem_gb"), (int, float)),
-    "name": (str,),
-    "stderr_to_stdout": (bool,),
-    "overrides": (list, tuple),
-}
-_MORE = ("nodelist", "dependency", "mail_type", "mail_user", "reservation", "exclusive")
 _KEYS: Mapping[str, str] = {
     **SUBMITIT_KEYS,
-    **{name: f"resources.{name}" for name in _MORE},
+    **{name: f"resources.{name}" for name in MORE_OF_SLURM},
     **{name: f"+resources.additional_parameters.{name}" for name in (*SBATCH_OPTIONS, "wckey")},
     "job_name": "name",
     "time": "resources.timeout_min",
@@ -41,18 +35,20 @@ def check_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return these parameters without those of other executors and without None; raises UsageError."""
     kept = {name: value for name, value in given.items() if not name.startswith(("local_", "debug_"))}
     for name, value in kept.items():
-        if name not in _TYPES and name not in {f"slurm_{own}" for own in _OF_SLURM}:
-            near = difflib.get_close_matches(name, [*_TYPES, *(f"slurm_{own}" for own in _OF_SLURM)], n=3)
+        if name not in PARAMETERS and name not in {f"slurm_{own}" for own in _OF_SLURM}:
+            near = difflib.get_close_matches(name, [*PARAMETERS, *(f"slurm_{own}" for own in _OF_SLURM)], n=3)
             raise UsageError(
                 f"there is no parameter {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""),
-                hint=f"there are {', '.join(_TYPES)}, and Slurm's with slurm_ before their names; any other "
-                "key of the configuration is an override: overrides=['recovery=patient']",
+                hint=f"there are {', '.join(PARAMETERS)}, and Slurm's with slurm_ before their names; any "
+                "other key of the configuration is an override: overrides=['recovery=patient']",
             )
-        kinds = _TYPES.get(name, (object,))
+        kinds = {**PARAMETERS, **SLURM_TYPES}.get(name.removeprefix("slurm_"), (object,))
         if value is not None and (not isinstance(value, kinds) or (type(value) is bool and int in kinds)):
             wanted = " or ".join(kind.__name__ for kind in kinds)
             raise UsageError(f"{name} is {value!r}; it must be of type {wanted}")
-    return {name: value for name, value in kept.items() if value is not None}
+    kept = {name: value for name, value in kept.items() if value is not None}
+    build_launch_settings(kept)
+    return kept
 
 
 def build_launch_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,10 +68,7 @@ def build_launch_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _convert_value(own: str, value: Any) -> Any:
     if own in {"timeout_min", "time"}:
+        if not value > 0:
+            raise UsageError(f"{own} is {value!r}; it must be a number of minutes above 0")
         return max(1, math.ceil(value))
-    if own != "mem":
-        return value
-    match = _MEMORY.match(str(value).upper().replace(" ", ""))
-    if match is None:
-        raise UsageError(f"slurm_mem is {value!r}; it must be a number with K, M, G or T, such as '8G'")
-    return float(match[1]) * _GB[match[2]]
+    return convert_memory_to_gb(value) if own == "mem" else value

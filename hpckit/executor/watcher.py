@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Protocol
 
 from hpckit.api.invocation import build_python_context
+from hpckit.api.watch import renew_in_children
 from hpckit.errors import HpckitError
 from hpckit.model.launch import ClusterKind
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
 from hpckit.record.launches import Launch
 from hpckit.values import dataclass, field
+from hpckit.views.launch_view import Ask, build_launch_view
 from hpckit.views.poller import Poller
 
 _LOG = logging.getLogger("hpckit")
@@ -33,11 +35,12 @@ _UNSTATED = frozenset({RunState.unknown, RunState.interrupted})
 class Waiting(Protocol):
     """What waits for the end of a run."""
 
-    def settle(self, view: RunView, *, late: bool) -> bool:
-        """Take in the end of the run; return False while its files are not visible, unless `late`."""
+    def settle(self, end: RunView | Exception, late: bool) -> bool:  # noqa: FBT001  # of a pair
+        """End as the run did, or with an error; return False while files are not visible, unless `late`."""
 
-    def refuse(self, error: BaseException) -> None:
-        """End with an error."""
+
+_Ends = dict[int, tuple[RunView | Exception, bool]]
+"""How runs ended, or why that is not known; and whether that is late."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,35 +50,51 @@ class _WatchedLaunch:
     poller: Poller
     jobs: dict[int, list[Waiting]] = field(default_factory=dict)
     doubts: dict[int, float] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    seen_at: float = -_MOST_S
+    pause_s: float = _LEAST_S
 
     def settle_ended_runs(self) -> int:
-        """Look once; return how many runs have ended. What cannot be read for a minute ends its jobs."""
-        before, asked_at = len(self.jobs), self.poller.asked_at
+        """Look once; return how many runs have ended. What cannot be read for a minute ends its jobs.
+
+        Jobs end without the lock: reading a result runs the user's code, which may use other jobs.
+        """
+        with self.lock:
+            began = time.monotonic()
+            ends = self._find_ends()
+            self.seen_at = time.monotonic()
+            self.pause_s = max(_LEAST_S, (self.seen_at - began) * _SHARE)
+            ending = [(index, end, tuple(self.jobs[index])) for index, end in ends.items()]
+        settled = {index: [job for job in jobs if job.settle(*end)] for index, end, jobs in ending}
+        with self.lock:
+            for index, gone in settled.items():
+                self.jobs[index] = [job for job in self.jobs.get(index, ()) if job not in gone]
+                if self.jobs[index]:
+                    self.poller.settled.discard(index)
+                else:
+                    del self.jobs[index]
+        return sum(index not in self.jobs for index in settled)
+
+    def _find_ends(self) -> _Ends:
+        """Return the ends that count; a look that asked Slurm ends the doubts about what is not over."""
+        asked_at, on_slurm = self.poller.asked_at, self.poller.launch.cluster.kind is ClusterKind.slurm
         try:
             self.poller.poll_once()
-            self._settle_runs_that_are_over(asked=self.poller.asked_at != asked_at)
-            self.doubts.pop(-1, None)
         except (HpckitError, OSError) as error:
-            if self._is_late(-1):
-                for job in (job for jobs in self.jobs.values() for job in jobs):
-                    job.refuse(error)
-                self.jobs.clear()
-        return before - len(self.jobs)
-
-    def _settle_runs_that_are_over(self, *, asked: bool) -> None:
-        """Settle what is over; a look that asked Slurm ends the doubts about what is not."""
-        on_slurm = self.poller.launch.cluster.kind is ClusterKind.slurm
+            return dict.fromkeys(self.jobs, (error, True)) if self._is_late(-1) else {}
+        self.doubts.pop(-1, None)
         over = [index for index in self.jobs if index in self.poller.settled]
+        ends: _Ends = {}
         for index in over:
-            view, late = self.poller.known[index], self._is_late(index)
-            stated = view.state not in _UNSTATED or not on_slurm
+            view, late = self.poller.known[index], not on_slurm or self._is_late(index)
             agreed = late and not self.poller.warning  # which says that Slurm does not answer
-            if (stated or agreed) and all(job.settle(view, late=late) for job in self.jobs[index]):
-                del self.jobs[index]
+            if agreed or view.state not in _UNSTATED:
+                ends[index] = (view, late)
             else:
                 self.poller.settled.discard(index)
-        if asked:
+        if self.poller.asked_at != asked_at:
             self.doubts = {index: at for index, at in self.doubts.items() if index in (-1, *over)}
+        return ends
 
     def _is_late(self, index: int) -> bool:
         return time.monotonic() - self.doubts.setdefault(index, time.monotonic()) >= _GONE_S
@@ -88,6 +107,14 @@ class Watcher:
         self._lock = threading.Condition()
         self._watched: dict[Path, _WatchedLaunch] = {}
         self._thread: threading.Thread | None = None
+        renew_in_children(self)
+
+    def renew_after_fork(self) -> None:
+        """Begin anew in a child process, which may wait for the jobs of its parent, too."""
+        self._lock, self._thread = threading.Condition(), None
+        for watched in self._watched.values():
+            watched.lock = threading.RLock()
+        self._start()
 
     def watch(self, launch: Launch, jobs: Mapping[int, Waiting]) -> None:
         """Settle these jobs, by the index of their run, once their runs have ended."""
@@ -97,22 +124,37 @@ class Watcher:
                 poller = Poller(launch=launch, context=build_python_context(), indices=())
                 poller.asked_at -= poller.rhythm.first  # ends of long ago are seen at the first look
                 watched = self._watched[launch.folder] = _WatchedLaunch(poller=poller)
-            for index, job in jobs.items():
-                watched.jobs.setdefault(index, []).append(job)
-                watched.poller.settled.discard(index)
-            watched.poller.indices = tuple(watched.jobs)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="hpckit-watcher", daemon=True)
-                self._thread.start()
+            with watched.lock:
+                for index, job in jobs.items():
+                    watched.jobs.setdefault(index, []).append(job)
+                    watched.poller.settled.discard(index)
+                watched.poller.indices = tuple(watched.jobs)
+            self._start()
+
+    def _start(self) -> None:
+        if self._thread is None and self._watched:
+            self._thread = threading.Thread(target=self._run, name="hpckit-watcher", daemon=True)
+            self._thread.start()
+
+    def read_view(self, launch: Launch, index: int) -> RunView:
+        """Return how a run stands, which may be a look ago: there is one for all runs of a launch."""
+        watched = self._watched.get(launch.folder)
+        if watched is not None and time.monotonic() - watched.seen_at >= watched.pause_s:
+            watched.settle_ended_runs()
+        if watched is not None and index in watched.poller.known:
+            return watched.poller.known[index]
+        return build_launch_view(launch, build_python_context(), ask=Ask.nothing, indices=[index]).runs[0]
 
     def update(self, *, force: bool = False) -> int:
         """Look at once, and with `force` ask Slurm; return how many runs have ended."""
         with self._lock:
-            for watched in self._watched.values() if force else ():
-                watched.poller.asked_at -= watched.poller.pause
-            over = sum(watched.settle_ended_runs() for watched in self._watched.values())
+            every = list(self._watched.values())
+        for watched in every if force else ():
+            watched.poller.asked_at -= watched.poller.pause
+        over = sum(watched.settle_ended_runs() for watched in every)
+        with self._lock:
             self._watched = {folder: one for folder, one in self._watched.items() if one.jobs}
-            return over
+        return over
 
     def _run(self) -> None:
         ended_at = time.monotonic()

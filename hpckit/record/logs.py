@@ -129,3 +129,14 @@ class LogTail:
         if self._held:
             yield self._held.decode(errors="replace")
             self._held = b""
+
+
+def read_log_of_all_attempts(launch: Launch, index: int, rank: int) -> str | None:
+    """Return what one rank printed, from the first attempt on; None if nothing yet."""
+    found = [
+        find_rank_logs(launch, index, attempt, number).get(rank)
+        for attempt in list_run_attempts(launch, index)
+        for number in list_attempt_rounds(launch, index, attempt)
+    ]
+    texts = [read_whole_log(log.path) for log in found if log is not None]
+    return "".join(texts) if texts else None

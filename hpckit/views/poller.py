@@ -9,7 +9,7 @@ from hpckit.context import Context
 from hpckit.model.launch import ClusterKind
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.record.launches import Launch
+from hpckit.record.launches import Launch, check_launch_exists
 from hpckit.values import dataclass, field, replace
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, build_launch_view
@@ -73,7 +73,11 @@ class Poller:
         return not self.open_run_indices
 
     def poll_once(self) -> None:
-        """Read the record of the open runs, and ask the scheduler if it is time to."""
+        """Read the record of the open runs, and ask the scheduler if it is time to.
+
+        Raises NotFoundError if the launch has been removed: its runs would read as not yet begun.
+        """
+        check_launch_exists(self.launch.folder)
         ask = Ask.open_runs if self._is_slurm_query_due else Ask.nothing
         began = self.context.now()
         seen = build_launch_view(

@@ -13,13 +13,8 @@ from typing import Any
 
 import pytest
 
-from hpckit.executor.encoding import (
-    DelayedSubmission,
-    encode_calls,
-    load_own_pickle,
-    read_result,
-    write_calls,
-)
+from hpckit.api.pickling import load_own_pickle
+from hpckit.executor.encoding import DelayedSubmission, encode_calls, read_result, write_calls
 from hpckit.record.layout import RunPaths
 
 
@@ -78,6 +73,7 @@ def test_returned_rank_has_committed_and_is_not_called_again(tmp_path: Path) -> 
         (lambda: sys.exit(), "the function called sys.exit(), so there is no result"),  # noqa: PLW0108
         (lambda: (number for number in range(2)), "the returned generator cannot be sent to a run"),
         (lambda: dict[str, int]()["absent"], "KeyError: 'absent'"),
+        (lambda: (_ for _ in ()).throw(KeyboardInterrupt("by hand")), "KeyboardInterrupt: by hand"),
     ],
 )
 def test_end_without_a_result_is_a_failure_with_its_reason(tmp_path: Path, function: Any, words: str) -> None:
@@ -89,7 +85,7 @@ def test_end_without_a_result_is_a_failure_with_its_reason(tmp_path: Path, funct
     paths = RunPaths(tmp_path).attempt(1).round(0)
     record = json.loads(paths.rank_exception_file(0).read_text())
     assert words.rpartition(": ")[2] in f"{record['exception']}: {record['message']}"
-    assert isinstance(load_own_pickle(paths.rank_exception_file(0).with_suffix(".pkl")), Exception)
+    assert isinstance(load_own_pickle(paths.rank_exception_file(0).with_suffix(".pkl")), BaseException)
     assert not RunPaths(tmp_path).call_result(0).exists()
 
 

@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -14,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from hpckit.errors import ForeignError, UsageError
+from hpckit.api.pickling import describe_value, pickle_for_run
+from hpckit.errors import ForeignError, RunFailedError, UsageError
 from hpckit.executor.encoding import (
     DelayedSubmission,
     commit_result,
@@ -26,6 +28,14 @@ from hpckit.executor.encoding import (
 from hpckit.record.layout import RunPaths
 
 WORK = """
+import functools
+
+
+@functools.cache
+def count(number):
+    return number and 1 + count(number - 1)
+
+
 def add(left, right=0):
     return left + right
 
@@ -59,23 +69,39 @@ def test_importable_call_is_words_of_a_configuration(work: Any, tmp_path: Path) 
     text = sent(
         DelayedSubmission(work.add, *arguments, right="${c}"), tmp_path / "calls", tmp_path / "project"
     )
-    assert json.loads(text)["function"] == "work:add"
+    assert sorted(json.loads(text)) == ["call", "file", "places"]
+    (file,) = (tmp_path / "calls").iterdir()
+    assert (json.loads(file.read_text())["function"], file.stat().st_mode & 0o777) == ("work:add", 0o600)
     assert "$" not in text
     call = read_call(text)
     assert (call.function, call.args, call.kwargs) == (work.add, arguments, {"right": "${c}"})
-    assert read_call(sent(DelayedSubmission(pow, 2, 10), tmp_path)).result() == 1024
-    assert not (tmp_path / "calls").exists()
-    words = [sys.executable, "-P", "-m", "hpckit.executor.call", sent(DelayedSubmission(pow, 2, 3), tmp_path)]
+    assert read_call(sent(DelayedSubmission(pow, 2, 10), tmp_path / "more")).result() == 1024
+    words = [
+        sys.executable,
+        "-P",
+        "-m",
+        "hpckit.executor.call",
+        sent(DelayedSubmission(pow, 2, 3), tmp_path / "more"),
+    ]
     assert subprocess.run(words, capture_output=True, check=True).stdout == b"8\n"
 
 
-@pytest.mark.parametrize("argument", [(1, 2), {1: 2}, math.nan, b"x", {"a": (1,)}, "x" * 40_000])
+def make_list_in_itself() -> list[Any]:
+    """Return a list without an end."""
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    "argument", [(1, 2), {1: 2}, math.nan, b"x", {"a": (1,)}, 2**2000, make_list_in_itself()]
+)
 def test_what_json_does_not_hold_is_pickled(work: Any, tmp_path: Path, argument: Any) -> None:
-    """A tuple stays a tuple, a key a number; long texts do not go into a configuration."""
+    """A tuple stays a tuple, a key a number; JSON has no end of digits, nor of lists."""
     text = sent(DelayedSubmission(work.add, argument), tmp_path / "calls", tmp_path / "project")
-    assert "function" not in json.loads(text)
+    assert len(json.loads(text)["places"]) == 2
     (value,) = read_call(text).args
-    assert repr(value) == repr(argument)
+    assert pickle.dumps(value) == pickle.dumps(argument)
     (file,) = (tmp_path / "calls").iterdir()
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
@@ -88,6 +114,50 @@ def test_module_that_runs_cannot_import_goes_by_value(work: Any, tmp_path: Path)
         words = [sys.executable, "-c", PROGRAM, text]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert done.stdout == value, done.stderr
+
+
+def run_elsewhere(call: DelayedSubmission, folder: Path) -> str:
+    """Return what a call prints in a Python that has none of this one's folders."""
+    words = [sys.executable, "-P", "-c", PROGRAM, sent(call, folder, folder)]
+    done = subprocess.run(words, cwd="/", capture_output=True, text=True, check=False)
+    return done.stdout.strip() + done.stderr
+
+
+def test_what_a_call_meets_goes_by_value(work: Any, tmp_path: Path) -> None:
+    """Not its outermost function alone: what is in lists, in partials, in other modules, and modules."""
+    folder = tmp_path / "elsewhere"
+    (tmp_path / "project" / "upon.py").write_text(
+        "import work\nclass More(work.Point): pass\ndef add(left): return work.add(left, 1)\n"
+    )
+    upon = __import__("upon")
+    sys.modules.pop("upon")
+    sys.modules["upon"] = upon
+    calls = [
+        DelayedSubmission(lambda: work.add(1, 2)),
+        DelayedSubmission(lambda points: points[0].x, [upon.More(3)]),
+        DelayedSubmission(upon.add, 2),
+        DelayedSubmission(work.count, 3),
+        DelayedSubmission(functools.partial(lambda point: point.x, work.Point(3))),
+    ]
+    try:
+        assert [run_elsewhere(call, folder) for call in calls] == ["3"] * 5
+    finally:
+        del sys.modules["upon"]
+
+
+def test_library_that_new_pythons_import_goes_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of PYTHONPATH, or of an editable installation."""
+    (tmp_path / "of_path.py").write_text("def add(left): return left + 1\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    of_path = __import__("of_path")
+    try:
+        (call,) = encode_calls([DelayedSubmission(of_path.add, 1)], [])
+        assert json.loads(call.parts[0])["function"] == "of_path:add"
+    finally:
+        del sys.modules["of_path"]
 
 
 def test_function_of_many_calls_is_pickled_once(tmp_path: Path) -> None:
@@ -108,6 +178,18 @@ def test_call_that_cannot_be_pickled_says_what_and_why(tmp_path: Path) -> None:
     assert "make them in the function" in caught.value.hint
     with pytest.raises(UsageError, match="<lambda> cannot be sent"):
         sent(DelayedSubmission(lambda: lock), tmp_path)
+    with Path(__file__).open() as file, pytest.raises(UsageError, match="is an open file"):
+        sent(DelayedSubmission(len, file), tmp_path)
+    call = DelayedSubmission(print, function=1, self=2)
+    assert call.kwargs == {"function": 1, "self": 2}
+
+
+def test_errors_keep_their_arguments_and_causes() -> None:
+    """Also one whose constructor takes others than it keeps, and one that a module of C makes."""
+    error = RunFailedError("it failed", run="a.0", state="failed", cause=None)
+    error.__cause__ = UnicodeDecodeError("utf8", b"x", 0, 1, "bad")
+    found = pickle.loads(pickle_for_run("the error", error))  # noqa: S301
+    assert (str(found), found.run, found.__cause__.args[0]) == ("it failed", "a.0", "utf8")
 
 
 def test_pickles_that_others_can_write_are_refused(tmp_path: Path) -> None:
@@ -117,9 +199,7 @@ def test_pickles_that_others_can_write_are_refused(tmp_path: Path) -> None:
     for path, mode in ((file, 0o620), (file.parent, 0o777)):
         before = path.stat().st_mode
         path.chmod(mode)
-        with pytest.raises(
-            ForeignError, match=rf"is not unpickled, .*{path.name}.* can be written by others"
-        ):
+        with pytest.raises(ForeignError, match=rf"is not read, .*{path.name}.* can be written by others"):
             read_call(text)
         path.chmod(before)
     assert read_call(text).result() == 1
@@ -147,5 +227,9 @@ def test_first_committed_result_stays(tmp_path: Path, work: Any) -> None:
     commit_result(paths, 300, {"attempt": 2, "round": 0}, work.Point(8))
     assert read_result(paths, 300).x == 7
     assert json.loads(paths.call_result(300).read_text())["repr"].startswith("<work.Point")
+    array = type("array", (), {"__reduce__": lambda _: "array"})
+    commit_result(paths, 2, {"attempt": 1, "round": 0}, [work.Point(1), 10**5000])
+    assert read_result(paths, 2)[1] == 10**5000
+    assert describe_value(array()).startswith("<")
     with pytest.raises(UsageError, match="the returned generator cannot be sent"):
         commit_result(paths, 1, {"attempt": 1, "round": 0}, (number for number in range(2)))

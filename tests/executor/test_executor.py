@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import importlib
 import os
 import pickle
@@ -83,6 +84,23 @@ def tell_rank():
     environment = submitit.JobEnvironment()
     print("hello from", environment.global_rank, flush=True)
     return environment.global_rank, environment.num_tasks
+
+
+def show_words(secret, note):
+    return Path(f"/proc/{os.getpid()}/cmdline").read_text()
+
+
+def end_process():
+    os._exit(0)
+
+
+class Bad:
+    def __reduce__(self):
+        return divmod, (1, 0)
+
+
+def return_bad():
+    return Bad()
 
 
 class Count(hpckit.Checkpointable):
@@ -248,7 +266,7 @@ def test_jobs_are_found_again(project: Path, jobs: dict[str, hpckit.Job[Any]]) -
     assert left.result(60) == 5
     folder = jobs["closure"].paths.result.parent
     folder.chmod(0o777)
-    with pytest.raises(ForeignError, match="is not unpickled"):
+    with pytest.raises(ForeignError, match="others may have written it"):
         pickle.loads(pickle.dumps(jobs["closure"])).result(30)  # noqa: S301
     folder.chmod(0o700)
 
@@ -292,7 +310,7 @@ def test_shutdown_cancels_what_waits_and_what_runs(project: Path) -> None:
     executor.shutdown(cancel_futures=True)
     assert (waiting.cancelled(), launched.cancelled()) == (True, True)
     assert waiting.state == "CANCELLED"
-    assert len(list((project / "cancelled").iterdir())) == 1
+    assert len([*(project / "cancelled").glob("[!.]*")]) == 1
 
 
 def test_what_prevents_a_launch_is_raised_by_its_jobs(project: Path) -> None:
@@ -308,9 +326,88 @@ def test_what_prevents_a_launch_is_raised_by_its_jobs(project: Path) -> None:
         _ = 1 / 0
     with pytest.raises(UsageError, match="dropped"):
         job.result()
+    with pytest.raises(UsageError, match="None cannot be called"):
+        executor.submit(None)  # type: ignore[arg-type]
     with pytest.warns(RuntimeWarning, match="nothing was submitted"), executor.batch():
         pass
     with pytest.raises(UsageError, match="'debug'"):
         hpckit.Executor(folder=project, cluster="debug")
     with pytest.raises(UsageError, match="max_pickle_size_gb is 1e-06"):
         make_executor(project, max_pickle_size_gb=1e-6).submit(len, os.urandom(5000))
+
+
+def test_failing_batch_drops_its_own_calls_alone(project: Path) -> None:
+    """Not those from before it, nor those of other threads; they can be asked for within it, too."""
+    executor = make_executor(project, "own")
+    found: list[hpckit.Job[Any]] = [executor.submit(pow, 2, 3)]
+    thread = threading.Thread(target=lambda: found.append(executor.submit(pow, 2, 4)))
+    with pytest.raises(KeyError), executor.batch():  # noqa: PT012
+        dropped = executor.submit(pow, 2, 5)
+        thread.start()
+        thread.join()
+        assert found[0].job_id
+        raise KeyError
+    assert [job.result(60) for job in found] == [8, 16]
+    with pytest.raises(UsageError, match="dropped"):
+        dropped.result()
+    with executor.batch():
+        last = executor.submit(pow, 2, 6)
+        executor.shutdown(wait=False)
+    assert last.result(60) == 64
+
+
+def test_callbacks_may_wait_for_other_jobs(project: Path) -> None:
+    """They run in a thread of their own: no end waits for them, and they may use jobs."""
+    executor, over = make_executor(project, "callbacks"), threading.Event()
+    results: list[Any] = []
+
+    def call_back(job: concurrent.futures.Future[int]) -> None:
+        results.append(executor.submit(pow, 2, job.result()).result(60))
+        over.set()
+
+    first = executor.submit(pow, 2, 3)
+    first.add_done_callback(call_back)
+    assert over.wait(120)
+    assert results == [256]
+    assert executor.submit(lambda: first).result(60).result(60) == 8, "a function may return a job"
+
+
+def test_forked_processes_wait_for_jobs_and_submit_others(project: Path) -> None:
+    """No lock or thread of the parent is missed; what the parent alone can launch is an error there."""
+    executor = make_executor(project, "forked")
+    opened = executor.submit(time.sleep, 3)
+    assert opened.job_id
+    with executor.batch():
+        waits = executor.submit(pow, 2, 3)
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                failed = "before the call was submitted" in str(waits.exception(20))
+                ended = opened.result(60) is None
+                os._exit(41 if failed and ended and executor.submit(pow, 2, 4).result(60) == 16 else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 41
+    assert waits.result(60) == 8
+
+
+def test_arguments_stand_neither_in_processes_nor_in_settings(project: Path, calls: Any) -> None:
+    """They may be secrets: only files of the user alone have them."""
+    executor = make_executor(project, "private")
+    job = executor.submit(calls.show_words, "hunter-2", note="hunter-3")
+    assert "hunter" not in job.result(60)
+    assert "hunter" not in " ".join(job.run.overrides)
+    holders = [
+        path for path in (project / "private").rglob("*") if path.is_file() and b"hunter" in path.read_bytes()
+    ]
+    assert {path.stat().st_mode & 0o777 for path in holders} == {0o600}
+    copy = pickle.loads(pickle.dumps(executor))  # noqa: S301
+    assert (copy.folder, copy.cwd, copy.parameters) == (executor.folder, executor.cwd, executor.parameters)
+
+
+def test_job_whose_result_cannot_be_read_says_so(project: Path, calls: Any) -> None:
+    """By the documented error, at once where no file system is slow."""
+    ends, returns = make_executor(project, "lost ${y}").submit_array([calls.end_process, calls.return_bad])
+    for job, cause in ((ends, FileNotFoundError), (returns, ZeroDivisionError)):
+        with pytest.raises(RunFailedError, match="completed, but its result cannot be read") as caught:
+            job.result(60)
+        assert isinstance(caught.value.__cause__, cause)

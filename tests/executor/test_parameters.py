@@ -71,9 +71,12 @@ def test_parameters_are_keys_that_exist() -> None:
         ({"mem_gb": "2GB"}, r"mem_gb is '2GB'; it must be of type int or float"),
         ({"overrides": "a=1"}, r"overrides is 'a=1'; it must be of type list or tuple"),
         ({"slurm_mem": "much"}, r"slurm_mem is 'much'; it must be a number"),
+        ({"slurm_time": "1:00"}, r"slurm_time is '1:00'; it must be of type int or float"),
+        ({"slurm_additional_parameters": "x"}, r"must be of type dict"),
+        ({"timeout_min": -5}, r"timeout_min is -5; it must be a number of minutes above 0"),
     ],
 )
 def test_slips_are_named(given: dict[str, Any], words: str) -> None:
     """An unknown name, with what was probably meant, and a value of the wrong type."""
     with pytest.raises(UsageError, match=words):
-        build_launch_settings(check_parameters(given))
+        check_parameters(given)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hpckit.errors import FrozenFolderError
+from hpckit.api.invocation import build_python_context
+from hpckit.errors import FrozenFolderError, NotFoundError
 from hpckit.executor import watcher
 from hpckit.executor.watcher import _WatchedLaunch
 from hpckit.model.launch import ClusterKind
 from hpckit.model.states import RunState
+from hpckit.views.poller import Poller
 
 
 @dataclass
@@ -49,15 +52,11 @@ class Ending:
     visible: bool = True
     ends: list[Any] = field(default_factory=list)
 
-    def settle(self, view: Any, *, late: bool) -> bool:
-        """Note the end."""
+    def settle(self, end: Any, late: bool) -> bool:  # noqa: FBT001
+        """Note the end, or the error."""
         if self.visible or late:
-            self.ends.append(view.state)
+            self.ends.append(getattr(end, "state", end))
         return self.visible or late
-
-    def refuse(self, error: BaseException) -> None:
-        """Note the error."""
-        self.ends.append(error)
 
 
 @pytest.fixture
@@ -146,3 +145,12 @@ def test_record_that_cannot_be_read_for_a_minute_ends_its_jobs(clock: list[float
     clock[0] += 20
     assert launch.settle_ended_runs() == 1
     assert job.ends == [error]
+
+
+def test_launch_that_is_removed_is_no_run_that_has_not_begun(tmp_path: Path) -> None:
+    """All that wait for it are told."""
+    launch: Any = SimpleNamespace(
+        folder=tmp_path / "gone", cluster=SimpleNamespace(kind=ClusterKind.local), runs=()
+    )
+    with pytest.raises(NotFoundError, match="gone"):
+        Poller(launch=launch, context=build_python_context(), indices=()).poll_once()

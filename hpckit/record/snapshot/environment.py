@@ -114,20 +114,25 @@ def capture_python_environment(python: str, environ: Mapping[str, str]) -> dict[
     """Return the result of `capture_environment` in another Python; None if that fails."""
     if python == sys.executable:
         return capture_environment(environ)
+    answer = ask_python(python, _ASK, environ)
+    return answer if isinstance(answer, dict) else None
+
+
+def ask_python(python: str, program: str, environ: Mapping[str, str], given: object = None) -> Any:
+    """Return what a program prints in another Python, None if that fails; both speak JSON."""
     try:
         done = subprocess.run(
-            [python, "-P", "-c", _ASK],
+            [python, "-P", "-c", program],
             env=dict(environ),
+            input=json.dumps(given),
             capture_output=True,
             text=True,
             check=True,
             timeout=_PATIENCE_S,
-            stdin=subprocess.DEVNULL,
         )
-        answer = json.loads(done.stdout)
+        return json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    return answer if isinstance(answer, dict) else None
 
 
 EnvironmentDifference = tuple[str, str | None, str | None]
