@@ -23,8 +23,9 @@ from typing import Any
 import yaml
 
 from hpckit.model.failure import RESTARTABLE
-from hpckit.model.launch import SLURM_ONLY, LaunchConfig
+from hpckit.model.launch import LaunchConfig
 from hpckit.model.stages import DependencyType
+from hpckit.planning.checks.slips import SLURM_ONLY
 from hpckit.planning.stages import STAGE_KEYS, StageSettings
 
 ROOT = Path(__file__).parents[1]

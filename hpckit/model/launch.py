@@ -386,21 +386,3 @@ class LaunchConfig:
     """Faults to inject, to try out recovery, like `['kill step=20 rank=1']`."""
     stages: dict[str, Any] = field(default_factory=dict)
     """Parts of a launch that follow each other, by their names."""
-
-
-SLURM_ONLY = (
-    *("cluster.modules", "cluster.setup", "cluster.partition", "cluster.account", "cluster.qos"),
-    *("cluster.srun_args", "cluster.bin_dir", "cluster.template", "cluster.service_partition"),
-    *("cluster.service_qos", "resources.mem_gb", "resources.timeout_min", "resources.partition"),
-    *("resources.account", "resources.qos", "resources.constraint", "resources.nodelist"),
-    *("resources.exclude", "resources.reservation", "resources.switches", "resources.segment"),
-    *("resources.gres", "resources.exclusive", "resources.gpu_type"),
-    *("resources.dependency", "resources.mail_type", "resources.additional_parameters"),
-    *("resources.mail_user", "resources.comment", "resources.min_nodes", "recovery.requeue"),
-    *("recovery.queue_successor", "recovery.on_drain", "recovery.regrow", "recovery.grow_on_oom"),
-    *("recovery.grow_on_timeout", "recovery.grow_max"),
-    *("runtime.save_before_timeout_s", "runtime.drain_poll_interval_s"),
-    *("sweep.runs_per_job", "sweep.runs_per_gpu"),
-    *("sweep.job_timeout_min", "sweep.mps", "budget.gpu_hours"),
-)
-"""Keys that the local executor ignores: the reference and `check` say so."""

@@ -133,18 +133,7 @@ def list_failure_hints(row: RunRow) -> Iterator[str]:
             "git does not ignore,\n  and in what is installed: git add -f your own, "
             "install it, or set cluster.python=/path/to/python\n"
         )
-    # GPU memory that ran out: the message is often cut before its line.
-    memory = _MEMORY.search(failure.message)
-    if memory is not None and memory.end() > MESSAGE_CHARACTERS:
-        yield f"  {memory[0]}\n"
-    if failure.cause is Cause.cuda_oom:
-        fits = "a smaller batch, parallel.shard=N, or GPUs with more (`hpckit plan` says what fits)"
-        yield f"  another attempt has no more GPU memory: take {fits}\n"
-    # Workers of a data loader end mostly for want of memory.
-    told = re.search(r"worker \(pid.*(killed by|exited unexp)", failure.message)
-    if told is not None or ", in _try_get_data\n" in (failure.traceback or ""):
-        more = "fewer num_workers, or more resources.mem_gb"
-        yield f"  the usual cause is too little memory or /dev/shm: {more}\n"
+    yield from _list_memory_hints(failure)
     # A program writes next to its code, which is frozen.
     denied = _DENIED.search(failure.message)
     if denied is not None and f"/{split_run_id(row.run)[0]}/code/" in denied[1]:
@@ -159,6 +148,21 @@ def list_failure_hints(row: RunRow) -> Iterator[str]:
         # Open MPI takes a rank for a task that `srun --mpi` started.
         several = "several: mpirun --oversubscribe -np N"
         yield f"  one process of MPI: mpirun -np 1 in front of it; {several}\n"
+
+
+def _list_memory_hints(failure: Failure) -> Iterator[str]:
+    # GPU memory that ran out: the message is often cut before its line.
+    memory = _MEMORY.search(failure.message)
+    if memory is not None and memory.end() > MESSAGE_CHARACTERS:
+        yield f"  {memory[0]}\n"
+    if failure.cause is Cause.cuda_oom:
+        fits = "a smaller batch, parallel.shard=N, or GPUs with more (`hpckit plan` says what fits)"
+        yield f"  another attempt has no more GPU memory: take {fits}\n"
+    # Workers of a data loader end mostly for want of memory.
+    told = re.search(r"worker \(pid.*(killed by|exited unexp)", failure.message)
+    if told is not None or ", in _try_get_data\n" in (failure.traceback or ""):
+        more = "fewer num_workers, or more resources.mem_gb"
+        yield f"  the usual cause is too little memory or /dev/shm: {more}\n"
 
 
 def _explain_missing_file(path: str, row: RunRow) -> str:

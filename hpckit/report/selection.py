@@ -154,14 +154,14 @@ def parse_override_value(text: str) -> Any:
     return text if parts and "".join(parts).strip() else value
 
 
-def parse_override_values(overrides: Mapping[str, str]) -> dict[str, Any]:
+def parse_override_values(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return values as the runs have them; a variable of the environment is a text."""
-    typed = {key: parse_override_value(text) for key, text in overrides.items()}
-    return typed | {
-        key: text
-        for key, text in overrides.items()
-        if key.startswith("env.") and isinstance(typed[key], int | float)
-    }
+
+    def parse(key: str, text: Any) -> Any:
+        value = parse_override_value(text) if isinstance(text, str) else text
+        return text if key.startswith("env.") and isinstance(value, int | float) else value
+
+    return {key: parse(key, text) for key, text in overrides.items()}
 
 
 def _parse_value(parts: deque[str]) -> Any:

@@ -11,7 +11,8 @@ from typing import Any, cast, get_type_hints
 import pytest
 
 from hpckit.config.schema import list_typed_sections
-from hpckit.model.launch import SLURM_ONLY, LaunchConfig
+from hpckit.model.launch import LaunchConfig
+from hpckit.planning.checks.slips import SLURM_ONLY
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "configuration.md"

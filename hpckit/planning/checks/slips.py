@@ -13,7 +13,7 @@ from hpckit.errors import UsageError
 from hpckit.model.command import split_command
 from hpckit.model.counted import format_count, format_short_list
 from hpckit.model.finding import Finding, build_warning_finding
-from hpckit.model.launch import SLURM_ONLY, ClusterKind, LaunchConfig
+from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.parallel.layout import MeshAxis
 from hpckit.model.parallel.settings import SizeWord
 from hpckit.model.plain import iterate_leaf_values
@@ -26,6 +26,24 @@ from hpckit.planning.checks.command_slips import find_command_mistakes
 from hpckit.planning.layout import get_requested_nodes_and_ranks, plan_run_layout
 
 _SHOWN = 5
+
+SLURM_ONLY = (
+    *("cluster.modules", "cluster.setup", "cluster.partition", "cluster.account", "cluster.qos"),
+    *("cluster.srun_args", "cluster.bin_dir", "cluster.template", "cluster.service_partition"),
+    *("cluster.service_qos", "resources.mem_gb", "resources.timeout_min", "resources.partition"),
+    *("resources.account", "resources.qos", "resources.constraint", "resources.nodelist"),
+    *("resources.exclude", "resources.reservation", "resources.switches", "resources.segment"),
+    *("resources.gres", "resources.exclusive", "resources.gpu_type"),
+    *("resources.dependency", "resources.mail_type", "resources.additional_parameters"),
+    *("resources.mail_user", "resources.comment", "resources.min_nodes", "recovery.requeue"),
+    *("recovery.queue_successor", "recovery.on_drain", "recovery.regrow", "recovery.grow_on_oom"),
+    *("recovery.grow_on_timeout", "recovery.grow_max"),
+    *("runtime.save_before_timeout_s", "runtime.drain_poll_interval_s"),
+    *("sweep.runs_per_job", "sweep.runs_per_gpu"),
+    *("sweep.job_timeout_min", "sweep.mps", "budget.gpu_hours"),
+)
+"""Keys that the local executor ignores: the reference and `check` say so."""
+
 _HARMLESS = frozenset(
     {"cluster.bin_dir", "cluster.template", "cluster.service_partition", "cluster.service_qos"}
     | {"resources.comment", "resources.mail_user", "resources.min_nodes"}
