@@ -24,4 +24,4 @@ def list_effective_batches(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
         if before is not None and row["start"] != before["start"]:
             kept = [one for one in kept if one["step"] < row["step"]]
         kept.append(row)
-    return [(row["step"], row["loss"], row["samples"]) for row in kept]
+    return [(row["step"], row["loss"], row["samples"], row["more"]) for row in kept]

@@ -12,6 +12,7 @@ from typing import Any
 
 from hpckit.errors import UsageError
 from hpckit.integrations.trainer_run import (
+    FollowedLoader,
     TrainerRun,
     check_installed,
     is_in_run,
@@ -19,7 +20,6 @@ from hpckit.integrations.trainer_run import (
     open_trainer_run,
     set_for_now,
 )
-from hpckit.runtime import generators
 from hpckit.runtime.rank.attach import attach
 from hpckit.runtime.rank.run import Run
 
@@ -48,7 +48,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # Accelerate h
                 hint="begin the command with python, not with accelerate launch",
             )
 
-    def steps(self, loader: Any, *, epochs: int) -> Iterator[Any]:
+    def steps(self, loader: Any, *, epochs: int, replay: bool = True) -> Iterator[Any]:
         """Yield the batches of a prepared loader, `epochs` times over, as two nested loops would.
 
         In a run, load the newest good checkpoint first (`load_state`), and continue with the batch that
@@ -57,54 +57,39 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # Accelerate h
         of the loop. Call it after `prepare()` and `register_for_checkpointing()`. `self.epoch` is the number
         of the epoch, `loader` has a length.
 
-        A step is an optimizer step: with `accumulate()` it has several batches. Raises UsageError for a
-        second loop in a run, and CheckpointError.
+        A step is an optimizer step: with `accumulate()` it has several batches. Without `replay` the batches
+        of the epoch that are trained are skipped unread after a stop, and data workers draw other random
+        numbers. Raises UsageError for a second training in a run, and CheckpointError.
 
         Example: `for batch in accelerator.steps(loader, epochs=3):`.
         """
         size = len(loader)
         if self.run is not None:
-            self._begin_steps(self.run, math.ceil(size / self.gradient_accumulation_steps) * epochs)
+            self._training = training = open_trainer_run("accelerate", self._write, self.run)
+            if training.folder is not None:
+                self.load_state(str(training.folder))
+                self._batches = training.note["batches"]
+            training.begin(math.ceil(size / self.gradient_accumulation_steps) * epochs, training.start)
+            loader = FollowedLoader(loader, training, None if replay else accelerate.skip_first_batches)
         for epoch in range(self._batches // size, epochs):
             self.epoch = epoch
-            yield from self._list_batches_of_epoch(loader, self._batches % size)
-        if self._training is not None and self.run is not None:
-            self._training.end((self.run.step or 0) + 1)
-
-    def _begin_steps(self, run: Run, total: int) -> None:
-        self._training = training = open_trainer_run("accelerate", self._write, run)
-        if training.folder is not None:
-            self.load_state(str(training.folder))
-            self._batches = training.note["batches"]
-        training.begin(total, training.start)
-
-    def _list_batches_of_epoch(self, loader: Any, done: int) -> Iterator[Any]:
-        training, shuffles = self._training, getattr(loader, "synchronized_generator", None)
-        if hasattr(loader, "set_epoch"):
-            loader.set_epoch(self.epoch)
-        if training is None:
-            yield from loader
-            return
-        if training.resumes and "epoch" in training.note:
-            generators.load_state_dict(training.note["epoch"])
-            if shuffles is not None:
-                shuffles.set_state(training.note["shuffles"])
-        else:
-            training.note["epoch"] = generators.state_dict()
-            training.note["shuffles"] = None if shuffles is None else shuffles.get_state()
-        batches = iter(accelerate.skip_first_batches(loader, done) if done else loader)
-        training.start_waiting()
-        for batch in batches:
-            training.stop_waiting()
-            if self.sync_gradients:
-                training.note["batches"] = self._batches
-                training.cross_boundary()
-            self._batches += 1
-            yield batch
-            training.start_waiting()
-        training.stop_waiting()
+            if hasattr(loader, "set_epoch"):
+                loader.set_epoch(epoch)
+            if self.run is None:
+                yield from loader
+                continue
+            loader.skipped = self._batches % size
+            for batch in loader:
+                if self.sync_gradients:
+                    training.cross_boundary()
+                self._batches += 1
+                yield batch
+        if self.run is not None:
+            training.end((self.run.step or 0) + 1)
 
     def _write(self, folder: Path) -> None:
+        if self._training is not None:
+            self._training.note["batches"] = self._batches
         kept = self.project_configuration
         with set_for_now(kept, automatic_checkpoint_naming=False, iteration=kept.iteration):
             self.save_state(str(folder))

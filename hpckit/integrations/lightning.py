@@ -7,8 +7,12 @@ signals, its requeueing included, is off while the callback is in a run. It must
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from hpckit.errors import UsageError
 from hpckit.integrations.trainer_run import (
@@ -19,12 +23,13 @@ from hpckit.integrations.trainer_run import (
     open_trainer_run,
     wrap_training,
 )
-from hpckit.runtime import generators
 from hpckit.runtime.environ import copy_environment
 from hpckit.runtime.rank.run import Run
 
 _OLD_NAME = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
 check_installed("pytorch_lightning" if _OLD_NAME else "lightning", "lightning")
+from torchmetrics import Metric  # noqa: E402  # after the better error
+
 if _OLD_NAME and not TYPE_CHECKING:
     from lightning_fabric.plugins.environments.lightning import LightningEnvironment
     from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
@@ -82,6 +87,7 @@ class Callback(_Callback):
         self._trainer: Any = None
         self._at: int | None = None
         self._writes = False
+        self._averages: dict[str, Any] = {}
 
     def _restore(self, trainer: Any, arguments: dict[str, Any]) -> None:
         """Have `fit()` begin from the run's newest checkpoint, if there is one."""
@@ -113,6 +119,13 @@ class Callback(_Callback):
         if not self._writes:
             return
         loop, states = trainer.fit_loop.epoch_loop, checkpoint["loops"]["fit_loop"]
+        if self._training is not None:
+            logged = [(key, one) for key, one in loop._results.items() if one.is_tensor and one.meta.on_epoch]  # noqa: SLF001
+            self._training.note |= {
+                "metrics": dict(trainer._logger_connector._callback_metrics),  # noqa: SLF001
+                "averages": self._averages | _list_states(logged),
+                "torchmetrics": _list_states(pl_module.named_modules()),
+            }
         # Lightning counts a batch that it finds begun, and trusts loaders that have read ahead.
         states["state_dict"].pop("combined_loader", None)
         if not loop._should_accumulate():  # noqa: SLF001
@@ -129,6 +142,8 @@ class Callback(_Callback):
             )
         if trainer.world_size != self._training.run.world_size:
             raise _other_ranks_error(trainer.world_size, self._training.run.world_size)
+        if "stopped" in self._training.note:
+            trainer.should_stop = True  # as before the end, by EarlyStopping
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         """Take over the signals, go to where the data was, and begin the steps."""
@@ -136,42 +151,55 @@ class Callback(_Callback):
         if training is None:
             return
         trainer._signal_connector.teardown()  # noqa: SLF001  # its handlers leave with exit code 0
-        total = trainer.estimated_stepping_batches
+        total, loop = trainer.estimated_stepping_batches, trainer.fit_loop
+        epoch_loop = loop.epoch_loop
+        begin_fetch, end_fetch = epoch_loop._on_before_fetch, epoch_loop._on_after_fetch  # noqa: SLF001
+        epoch_loop._on_before_fetch = partial(_begin_fetch, begin_fetch, training, loop)  # noqa: SLF001
+        epoch_loop._on_after_fetch = partial(_end_fetch, end_fetch, training)  # noqa: SLF001
         if training.folder is not None:
-            self._skip_batches(trainer.fit_loop, training.note)
-        begun = trainer.fit_loop.epoch_loop.batch_progress.total
+            self._set_back(trainer, pl_module, training.note)
+            with training.run.unwatched():
+                self._skip_batches(loop, training)
+        begun = epoch_loop.batch_progress.total
         start = trainer.global_step if pl_module.automatic_optimization else begun.completed
         endless = total in {-1, float("inf")}
         training.begin(_ENDLESS if endless else int(total), start)
-        training.start_waiting()
 
-    def _skip_batches(self, loop: Any, note: dict[str, Any]) -> None:
+    def _set_back(self, trainer: Any, pl_module: LightningModule, note: dict[str, Any]) -> None:
+        """Set what Lightning does not: metrics so far, and the number of the batch within all epochs."""
+        total = trainer.fit_loop.epoch_loop.batch_progress.total
+        total.ready = total.completed  # the save came when the next batch was ready
+        trainer._logger_connector._callback_metrics.update(note.get("metrics", {}))  # noqa: SLF001
+        self._averages = note.get("averages", {})
+        for name, states in note.get("torchmetrics", {}).items():
+            metric: Any = pl_module.get_submodule(name)
+            vars(metric).update(states)
+            metric.to(metric.device)
+
+    def _skip_batches(self, loop: Any, training: TrainerRun) -> None:
         """Fetch the batches of the epoch again that are trained: they leave their workers as they were."""
         done, fetcher = loop.epoch_loop.batch_progress.current.completed, loop._data_fetcher  # noqa: SLF001
-        epoch = loop.epoch_progress.current.processed
-        if "epoch" in note and epoch > 0:
-            # Lightning has made the iterator for the first epoch.
-            for loader in fetcher.combined_loader.flattened:
-                _set_sampler_epoch(loader, epoch)
-            generators.load_state_dict(note["epoch"])
+        epoch, loaders = loop.epoch_progress.current.processed, fetcher.combined_loader.flattened
+        training.begin_epoch(*loaders, made=epoch == 0)
+        fetcher._start_profiler = loop.epoch_loop._on_before_fetch  # noqa: SLF001
+        fetcher._stop_profiler = loop.epoch_loop._on_after_fetch  # noqa: SLF001
+        for loader in loaders:
+            _set_sampler_epoch(loader, epoch)
+        if epoch > 0:  # Lightning has made the iterator of the first epoch
             iter(fetcher)
         for _ in range(done):
             next(fetcher)
         fetcher.fetched -= done  # the loop adds them itself
-        if "fetch" in note:
-            generators.load_state_dict(note["fetch"])
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
         """Note the generators from which the order of the epoch follows."""
         if self._training is not None:
-            self._training.note["epoch"] = generators.state_dict()
-            self._wait_for_data()
+            self._training.begin_epoch(*trainer.fit_loop._combined_loader.flattened)  # noqa: SLF001
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, *_: Any) -> None:
         """Begin a step, if this is its first batch: save, or leave, as all ranks agree."""
         if self._training is None:
             return
-        self._training.stop_waiting()
         at = self._count_steps(trainer, pl_module)
         if at != self._at:
             self._at = at
@@ -189,7 +217,7 @@ class Callback(_Callback):
             if (self._at + 1) % max(trainer.log_every_n_steps, 1) == 0:
                 values = {**trainer.callback_metrics, **values}
             training.log(self._at, values)
-        self._wait_for_data()
+        _add_averages(trainer.fit_loop.epoch_loop._results, self._averages)  # noqa: SLF001
 
     def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
         """Let a validation take longer than a step."""
@@ -199,11 +227,12 @@ class Callback(_Callback):
     def on_validation_end(self, trainer: Any, pl_module: LightningModule) -> None:
         """Log what it found."""
         if self._training is not None:
+            self._training.stop_waiting()
             self._log_all(trainer)
-            self._wait_for_data()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: LightningModule) -> None:
         """Log what the epoch found."""
+        self._averages.clear()
         self._log_all(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
@@ -215,16 +244,37 @@ class Callback(_Callback):
         if self._training is not None and self._at is not None and not trainer.sanity_checking:
             self._training.log(self._at, trainer.callback_metrics)
 
-    def _wait_for_data(self) -> None:
-        if self._training is not None and self._training.begun:
-            self._training.note["fetch"] = generators.state_dict()
-            self._training.start_waiting()
-
     @staticmethod
     def _count_steps(trainer: Any, pl_module: LightningModule, *, done: bool = False) -> int:
         if pl_module.automatic_optimization:
             return int(trainer.global_step)
         return int(trainer.fit_loop.epoch_loop.total_batch_idx) + done
+
+
+def _begin_fetch(original: Any, training: TrainerRun, loop: Any) -> None:
+    original()
+    training.begin_fetch(loop._data_fetcher.fetched)  # noqa: SLF001
+    training.start_waiting()
+
+
+def _end_fetch(original: Any, training: TrainerRun) -> None:
+    original()
+    training.stop_waiting()
+
+
+def _list_states(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return what metrics have added up."""
+    return {name: one.metric_state for name, one in named if isinstance(one, Metric)}
+
+
+def _add_averages(results: dict[str, Any], saved: dict[str, Any]) -> None:
+    """Add what was added up before the stop to what is logged again, and take it out of `saved`."""
+    for key in saved.keys() & results.keys():
+        result = results[key]
+        extreme = result.meta.is_max_reduction or result.meta.is_min_reduction
+        add = result.meta.reduce_fx if extreme else torch.add
+        for name, value in saved.pop(key).items():
+            setattr(result, name, add(getattr(result, name), value.to(result.value.device)))
 
 
 def _other_ranks_error(processes: int, ranks: int) -> UsageError:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -30,6 +33,15 @@ from hpckit.values import dataclass, field
 
 _FILES = "trainer"
 """The folder of the trainer's own files in a checkpoint."""
+_NOTE = "note-{}.pt"
+_TRAINS = "HPCKIT_RANK_TRAINS"
+"""The process of a rank that has a training. Its children have the variable, too, and are no ranks."""
+_HOLDERS = ("base_dataloader", "batch_sampler", "sampler", "dataset", "collate_fn")
+"""Attributes of a data loader, and of what it has, that may have generators of their own."""
+_LASTING = (
+    "data workers that outlive an epoch (persistent_workers=True) have begun again: they draw other random "
+    "numbers than without the stop"
+)
 
 
 def check_installed(library: str, extra: str) -> None:
@@ -42,8 +54,10 @@ def check_installed(library: str, extra: str) -> None:
 
 
 def is_in_run() -> bool:
-    """Return whether this process is a rank that hpckit started."""
+    """Return whether this process is a rank that hpckit started, and not a child of one that trains."""
     environ = copy_environment()
+    if environ.get(_TRAINS, str(os.getpid())) != str(os.getpid()):
+        return False
     return "HPCKIT_ATTEMPT_DIR" in environ and rank_info(environ).source is RankSource.agent
 
 
@@ -100,26 +114,13 @@ def set_for_now(target: Any, **values: Any) -> Iterator[None]:
         vars(target).update(before)
 
 
-class _Mark:
-    """What is registered: which library wrote the files beside it."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def state_dict(self) -> dict[str, str]:
-        """Return the name."""
-        return {"files_of": self.name}
-
-    def load_state_dict(self, _state: Mapping[str, str]) -> None:
-        """Do nothing: the trainer loads its files itself."""
-
-
 @dataclass(slots=True, kw_only=True)
 class TrainerRun:
     """The training of one trainer in a run; all ranks make the same calls.
 
     `write` saves the trainer's state into a folder, on all ranks. `folder` has what it saved last, None at a
-    first start; `start` is the step that follows. `note` is kept for each rank by itself.
+    first start; `start` is the step that follows. `note` is kept for each rank by itself. Of the batches of
+    an epoch `taken` are handed out, and up to `ahead` are fetched when a step begins.
     """
 
     run: Run
@@ -128,6 +129,9 @@ class TrainerRun:
     folder: Path | None = None
     start: int = 0
     note: dict[str, Any] = field(default_factory=dict)
+    ahead: int = 2
+    taken: int = 0
+    _generators: list[Any] = field(default_factory=list)
     _random: dict[str, Any] | None = None
     _steps: Iterator[int] | None = None
     _waits: ExitStack = field(default_factory=ExitStack)
@@ -135,17 +139,20 @@ class TrainerRun:
     def restore(self) -> None:
         """Choose the newest good checkpoint, the same on all ranks, for the trainer to load.
 
-        The generators stay as they are until the first step. Raises UsageError for a run that already has a
-        state or a loop, and CheckpointError.
+        The generators stay as they are until the first step. Raises UsageError for a process or a run that
+        already has a training, a state or a loop, and CheckpointError.
         """
         run = self.run
-        if run.registered or run._loop is not None:  # noqa: SLF001  # its own
+        if _TRAINS in copy_environment() or run.registered or run._loop is not None:  # noqa: SLF001  # its own
             raise UsageError(
                 f"{self.library} trains in a run that already has steps or state: run.state(), run.steps() "
                 "or another training came before",
-                hint="one training of a run has hpckit's line; others in the script go without it",
+                hint="one training of a run has hpckit's line, others in the script go without it; folds are "
+                "runs of a sweep: -m params.fold=0,1,2 -- python train.py --fold '${params.fold}'",
             )
-        run.state(**{self.library: _Mark(self.library)})
+        set_environment_variables({_TRAINS: str(os.getpid())})
+        says = {"files_of": self.library}  # its files, which the trainer loads itself
+        run.state(**{self.library: SimpleNamespace(state_dict=lambda: says, load_state_dict=lambda _: None)})
         checkpoints = run._open_checkpoints()  # noqa: SLF001
         if checkpoints is None:
             return
@@ -157,19 +164,10 @@ class TrainerRun:
                 return
             self._random = generators.state_dict()
         self.folder = checkpoints.folder / _FILES
-        own = self._note_file(self.folder)
-        if own.exists():  # not if the number of ranks has grown
-            self.note = torch.load(own, weights_only=True)
-
-    @property
-    def resumes(self) -> bool:
-        """Whether it continues from a checkpoint, and its first step has not begun."""
-        return self._random is not None
-
-    @property
-    def begun(self) -> bool:
-        """Whether its steps have begun."""
-        return self._steps is not None
+        own, first = (self.folder / _NOTE.format(rank) for rank in (run.rank, 0))
+        self.note = torch.load(own if own.exists() else first, map_location="cpu", weights_only=True)
+        if not own.exists():  # the number of ranks has grown
+            self.note = {name: self.note[name] for name in ("batches", "stopped") if name in self.note}
 
     def begin(self, total: int, start: int, samples_per_step: int = 0) -> None:
         """Begin the steps, up to `total`; `start` is where the trainer continues.
@@ -196,6 +194,29 @@ class TrainerRun:
             generators.load_state_dict(self._random)
             self._random = None
 
+    def begin_epoch(self, *loaders: Any, made: bool = False) -> None:
+        """Note the generators before an epoch; set them in a resumed one, unless its iterators are `made`."""
+        self._generators = [generator for loader in loaders for generator in _find_generators(loader)]
+        if self._random is None or "epoch" not in self.note:
+            kept = generators.state_dict(self._generators)
+            self.note |= {"epoch": kept, "fetches": {}, "epochs": self.note.get("epochs", 0) + 1}
+            return
+        if not made:
+            generators.load_state_dict(self.note["epoch"], self._generators)
+        lasting = any(getattr(loader, "persistent_workers", False) for loader in loaders)
+        if lasting and self.note.get("epochs", 0) > 1 and self.run.is_main:
+            self.run._warn_once(_LASTING)  # noqa: SLF001
+
+    def begin_fetch(self, number: int) -> None:
+        """Note the generators before a batch is fetched, of the first and those read `ahead`, or set them."""
+        fetches = self.note.setdefault("fetches", {})
+        if self._random is None:
+            fetches[number] = generators.state_dict(self._generators)
+            for old in [*fetches][1 : -self.ahead]:
+                del fetches[old]
+        elif number in fetches:
+            generators.load_state_dict(fetches[number], self._generators)
+
     def end(self, step: int) -> None:
         """End the steps before this one, all of them or fewer, and save the last state."""
         self.stop_waiting()
@@ -207,6 +228,7 @@ class TrainerRun:
             for _ in steps:
                 pass
         elif loop.ended_at is None:
+            self.note["stopped"] = True
             steps.close()  # type: ignore[attr-defined]
             loop.end_loop(step, veto=run._vetoes_final_save())  # noqa: SLF001
 
@@ -215,9 +237,10 @@ class TrainerRun:
         kept = {
             name: value
             for name, value in metrics.items()
-            if name not in OWN_KEYS and (isinstance(value, int | float | str) or _is_single_number(value))
+            if name not in OWN_KEYS
+            and (isinstance(value, int | float | str) or getattr(value, "numel", partial(int, 0))() == 1)
         }
-        if kept:
+        if kept and self._steps is not None:
             self.run.log(step=step, **kept)
 
     def start_waiting(self, *, unwatched: bool = False) -> None:
@@ -230,16 +253,49 @@ class TrainerRun:
         """Count it no longer."""
         self._waits.close()
 
-    def _note_file(self, folder: Path) -> Path:
-        return folder / f"note-{self.run.rank}.pt"
-
     def _write_files(self, folder: Path) -> None:
         files = folder / _FILES
         files.mkdir(exist_ok=True)
         # A run that saves more often draws the same numbers.
         with self.run.unwatched(), generators.preserve_generators():
             self.write(files)
-            torch.save(_without_arrays(self.note), self._note_file(files))
+            torch.save(_without_arrays(self.note), files / _NOTE.format(self.run.rank))
+
+
+class FollowedLoader:
+    """A data loader of one training, whose epoch can go on behind any of its batches.
+
+    The next epoch fetches `skipped` batches, which are trained, again: samplers, data sets and data workers
+    are then as they were. Or `skip(loader, number)` returns a loader of the rest.
+    """
+
+    def __init__(self, loader: Any, training: TrainerRun, skip: Callable[[Any, int], Any] | None) -> None:
+        self.loader, self.training, self.skip, self.skipped = loader, training, skip, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        training, skipped, loader = self.training, self.skipped, self.loader
+        self.skipped = 0
+        training.begin_epoch(loader)
+        again = 0 if self.skip else skipped
+        batches = iter(self.skip(loader, skipped) if skipped and self.skip else loader)
+        with training.run.unwatched() if again else nullcontext():
+            for number in range(again):
+                training.begin_fetch(number)
+                next(batches, None)
+        for number in count(skipped):
+            training.begin_fetch(number)
+            with training.run.timed("data"):
+                batch = next(batches, self)
+            if batch is self:
+                return
+            training.taken = number + 1
+            yield batch
 
 
 def open_trainer_run(library: str, write: Callable[[Path], None], run: Run | None) -> TrainerRun:
@@ -249,6 +305,15 @@ def open_trainer_run(library: str, write: Callable[[Path], None], run: Run | Non
     return training
 
 
+def _find_generators(holder: Any, depth: int = 4) -> list[Any]:
+    """Return the generators in attributes of a data loader, its samplers and its data set."""
+    held = vars(holder) if hasattr(holder, "__dict__") else {}
+    found = [value for value in held.values() if isinstance(value, generators.OWN_GENERATORS)]
+    for name in _HOLDERS if depth else ():
+        found += _find_generators(held.get(name), depth - 1)
+    return [*dict.fromkeys(found)]
+
+
 def _without_arrays(value: Any) -> Any:
     """Return a note that torch reads without running code: numpy's generator has an array."""
     if isinstance(value, dict):
@@ -256,7 +321,3 @@ def _without_arrays(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_without_arrays, value))
     return value.tolist() if type(value).__module__ == "numpy" else value
-
-
-def _is_single_number(value: Any) -> bool:
-    return getattr(value, "numel", partial(int, 0))() == 1

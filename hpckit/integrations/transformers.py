@@ -15,7 +15,7 @@ import torch
 
 from hpckit.errors import UsageError
 from hpckit.integrations.trainer_run import (
-    TrainerRun,
+    FollowedLoader,
     check_installed,
     find_callback,
     is_in_run,
@@ -27,7 +27,8 @@ from hpckit.integrations.trainer_run import (
 from hpckit.runtime.rank.run import Run
 
 check_installed("transformers", "transformers")
-from transformers import Trainer, TrainerCallback  # noqa: E402  # after the better error
+import transformers.trainer  # noqa: E402  # after the better error
+from transformers import Trainer, TrainerCallback  # noqa: E402
 
 _SUMS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
 """What the Trainer adds up between two logs, and does not save (transformers 5)."""
@@ -40,7 +41,8 @@ class Callback(TrainerCallback):
     before the stop; what the Trainer saves in `output_dir` stays its own. `train()` continues from the newest
     good one, with the same batches and, on each rank, the same random numbers; until the run has one, from
     `resume_from_checkpoint` as usual. A step is an optimizer step. What the Trainer logs, the run does.
-    `run` is that of a training function, by default `hpckit.attach()`.
+    `run` is that of a training function, by default `hpckit.attach()`. Without `replay` the batches of the
+    epoch that are trained are skipped unread after a stop, and data workers draw other random numbers.
 
     Outside a run it does nothing. Raises UsageError if given twice, for a second `train()`, and if the
     Trainer has another number of processes than the run has ranks.
@@ -48,11 +50,10 @@ class Callback(TrainerCallback):
     Example: `Trainer(model=model, args=arguments, train_dataset=data, callbacks=[Callback()])`.
     """
 
-    def __init__(self, run: Run | None = None) -> None:
-        self._run = run
-        self._training: TrainerRun | None = None
+    def __init__(self, run: Run | None = None, *, replay: bool = True) -> None:
+        self._run, self._skip = run, None if replay else _skip_first_batches
+        self._training: Any = None
         self._trainer: Any = None
-        self._at: int | None = None
 
     def _restore(self, trainer: Any, arguments: dict[str, Any]) -> Callable[[], None]:
         """Have `train()` begin from the run's newest checkpoint; return what is called after it."""
@@ -67,23 +68,31 @@ class Callback(TrainerCallback):
         if training.folder is not None:
             (saved,) = training.folder.glob("checkpoint-*")
             arguments["resume_from_checkpoint"] = str(saved)
-        for name, within in (("get_batch_samples", training.run.timed("data")), ("evaluate", None)):
-            _call_within(trainer, name, within, training.run)
+        make_loader, init_state = trainer.get_train_dataloader, trainer._init_training_state  # noqa: SLF001
+
+        def init_training_state(*given: Any) -> Any:
+            found = init_state(*given)  # wrong for a loader without a length: computed from the step
+            training.note.setdefault("epochs", found[0])
+            return training.note.get("at", found)
+
+        trainer._init_training_state = init_training_state  # noqa: SLF001
+        training.ahead = trainer.args.gradient_accumulation_steps + 1
+        trainer.evaluate = training.run.unwatched()(trainer.evaluate)
+        trainer.get_train_dataloader = lambda: FollowedLoader(make_loader(), training, self._skip)
         return self._end
 
     def _end(self) -> None:
         if self._training is not None:
+            self._trainer._tr_loss.zero_()  # noqa: SLF001  # it is in the other sum, too
             self._training.end(self._trainer.state.global_step)
 
     def _write(self, folder: Path) -> None:
         trainer, training = self._trainer, self._training
-        if training is not None:
-            sums = {name: getattr(trainer, name, None) for name in _SUMS}
-            training.note = {
-                name: value.item() if isinstance(value, torch.Tensor) else value
-                for name, value in sums.items()
-            }
-        with set_for_now(trainer.args, output_dir=str(folder), push_to_hub=False, save_total_limit=None):
+        # The best model stays the one in `output_dir`: this folder goes, some saves later.
+        best = {"best_model_checkpoint": trainer.state.best_model_checkpoint}
+        args = {"output_dir": str(folder), "push_to_hub": False, "save_total_limit": None}
+        with set_for_now(trainer.args, **args), set_for_now(trainer.state, **best):
+            training.note |= {"sums": {name: getattr(trainer, name, None) for name in _SUMS}, **best}
             trainer._save_checkpoint(trainer.model, trial=None)  # noqa: SLF001  # as its own save at SIGTERM
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -97,35 +106,42 @@ class Callback(TrainerCallback):
                 )
             return
         _drop_own_save_at_sigterm()
-        for name, value in training.note.items():
-            before = getattr(self._trainer, name, None)
-            if isinstance(before, torch.Tensor):
-                before.fill_(value)
-            elif before is not None:
-                setattr(self._trainer, name, value)
+        if training.folder is not None:
+            self._set_back(state, training.note)
+            if "stopped" in training.note or state.global_step >= state.max_steps:
+                trainer = self._trainer  # which would train a step more
+                trainer._run_epoch = lambda **_: setattr(trainer.control, "should_training_stop", True)  # noqa: SLF001
+                return
         samples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         training.begin(state.max_steps, state.global_step, samples)
 
+    def _set_back(self, state: Any, note: dict[str, Any]) -> None:
+        """Set what the Trainer does not: sums between two logs, the best model, counters of callbacks."""
+        state.best_model_checkpoint = note.get("best_model_checkpoint", state.best_model_checkpoint)
+        for name, value in note.get("sums", {}).items():
+            before = getattr(self._trainer, name, None)
+            if isinstance(before, torch.Tensor):
+                before.copy_(value)
+            elif before is not None:
+                setattr(self._trainer, name, value)
+        for name, saved in state.stateful_callbacks.items():
+            same = [one for one in self._trainer.callback_handler.callbacks if type(one).__name__ == name]
+            kept = saved if isinstance(saved, list) else [saved]
+            for callback, values in zip(reversed(same), reversed(kept), strict=False):
+                vars(callback).update(values.get("attributes", {}))
+
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Begin a step: save, or leave, as all ranks agree."""
-        if self._training is not None:
-            self._training.cross_boundary()
+        training = self._training
+        if training is not None:
+            fetched = self._trainer.current_gradient_accumulation_steps
+            training.note["at"] = (training.note["epochs"] - 1, training.taken - fetched)
+            training.cross_boundary()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """Log what the Trainer does."""
-        if self._training is not None and self._training.begun:
+        if self._training is not None:
             self._training.log(max(state.global_step - 1, 0), logs or {})
-
-
-def _call_within(trainer: Any, name: str, measured: Any, run: Run) -> None:
-    """Have a method of this trainer count as waiting for data, or as work longer than a step."""
-    method = getattr(trainer, name)
-
-    def call(*args: Any, **named: Any) -> Any:
-        with measured or run.unwatched():
-            return method(*args, **named)
-
-    setattr(trainer, name, call)
 
 
 def _drop_own_save_at_sigterm() -> None:
@@ -141,5 +157,14 @@ def _begin_train(trainer: Any, arguments: dict[str, Any]) -> Callable[[], None] 
     return callback._restore(trainer, arguments)  # type: ignore[no-any-return]  # noqa: SLF001
 
 
+def _skip_batches(loader: Any, number: int = 0) -> Any:
+    if not isinstance(loader, FollowedLoader):
+        return _skip_first_batches(loader, number)
+    loader.skipped = number
+    return loader
+
+
 let_accelerate_use_cpus()
+_module: Any = transformers.trainer
+_skip_first_batches, _module.skip_first_batches = _module.skip_first_batches, _skip_batches
 wrap_training(Trainer, "train", _begin_train)

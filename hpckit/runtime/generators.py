@@ -89,18 +89,25 @@ def derive_seed(seed: int, name: str) -> int:
     return int.from_bytes(found, "big") >> 1
 
 
-def state_dict() -> dict[str, Any]:
-    """Return what a checkpoint keeps of this rank's generators: of devices, the current one's."""
+def state_dict(own: Iterable[Any] = ()) -> dict[str, Any]:
+    """Return what a checkpoint keeps of this rank's generators, and of these of the user's own.
+
+    Of those of devices, the current one's.
+    """
     states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if numpy_random is not None:
         states["numpy"] = numpy_random.get_state()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["cuda"] = torch.cuda.get_rng_state()
+    if kept := tuple(_get_generator_setter_and_state(generator)[1] for generator in own):
+        states["own"] = kept
     return states
 
 
-def load_state_dict(states: dict[str, Any]) -> None:
-    """Set all generators whose states were kept."""
+def load_state_dict(states: dict[str, Any], own: Iterable[Any] = ()) -> None:
+    """Set all generators whose states were kept; `own` are the same as then, in the same order."""
+    for generator, kept in zip(own, states.get("own", ()), strict=False):
+        _get_generator_setter_and_state(generator)[0](kept)
     random.setstate(states["python"])
     torch.set_rng_state(states["torch"])
     if "numpy" in states and numpy_random is not None:

@@ -1,7 +1,7 @@
 """Train a tiny language model with Hugging Face's Trainer, with hpckit's line."""
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
 from hpckit.integrations.transformers import Callback
 
@@ -15,6 +15,7 @@ class Tokens(torch.utils.data.Dataset):
         return {"input_ids": tokens, "labels": tokens}
 
 
+set_seed(1)  # before the model is made
 config = GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=1, n_head=2)
 arguments = TrainingArguments(output_dir="trained", max_steps=100, logging_steps=5, report_to="none")
 trainer = Trainer(

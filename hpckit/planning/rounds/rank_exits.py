@@ -24,8 +24,8 @@ every reader of the record reads all of it.
 _ALONE = (
     "did not connect to each other: if they train one model, each trained it alone and wrote the "
     "same files. To train together, they form a group (torch.distributed.init_process_group(), "
-    "hpckit.attach(), the trainer's strategy); for one process: resources.nodes=1 "
-    "resources.tasks_per_node=1; if each does its own part, by RANK, nothing is wrong"
+    'hpckit.attach(), Lightning\'s Trainer(strategy="ddp", num_nodes=..., devices=...)); for one process: '
+    "resources.nodes=1 resources.tasks_per_node=1; if each does its own part, by RANK, nothing is wrong"
 )
 _BLOCK = 128
 """Adding a value for one of 8000 ranks copies this many, and not all of them."""

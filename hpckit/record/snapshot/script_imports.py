@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hpckit.model.command import MPI_CURE, find_started_script, list_inner_commands
+from hpckit.model.command import MPI_CURE, find_started_script, list_inner_commands, parse_invocation
 from hpckit.model.finding import Finding, build_error_finding, build_warning_finding
 from hpckit.model.launch import Resources
 from hpckit.patterns import lazy_pattern
@@ -45,12 +45,16 @@ class Script(NamedTuple):
 
 
 _CALLBACK = "callbacks=[hpckit.integrations.{}.Callback()]"
+_LIGHTNING = (lazy_pattern(rb"\.fit\(|LightningCLI\("), _CALLBACK.format("lightning"))
 _TRAINERS = {
-    "lightning": (b"Trainer", _CALLBACK.format("lightning")),
-    "pytorch_lightning": (b"Trainer", _CALLBACK.format("lightning")),
-    "trl": (b"Trainer", _CALLBACK.format("transformers")),
-    "transformers": (b"Trainer(", _CALLBACK.format("transformers")),
-    "accelerate": (b"Accelerator(", "from hpckit.integrations.accelerate import Accelerator"),
+    "lightning": _LIGHTNING,
+    "pytorch_lightning": _LIGHTNING,
+    "trl": (lazy_pattern(rb"Trainer"), _CALLBACK.format("transformers")),
+    "transformers": (lazy_pattern(rb"Trainer\("), _CALLBACK.format("transformers")),
+    "accelerate": (
+        lazy_pattern(rb"Accelerator\("),
+        "hpckit.integrations.accelerate.Accelerator and .steps()",
+    ),
 }
 """Of each library: what a script that trains with it has, and the line for hpckit."""
 _LINE_MISSING = (
@@ -141,14 +145,19 @@ def find_trainer_without_line(
     A script that imports hpckit, or a module of its project that does, has had its choice.
     """
     for command in list_inner_commands(words):
-        name = find_started_script(command)
+        name, module = find_started_script(command), parse_invocation(command).module
+        if module is not None:
+            name = f"{module.replace('.', '/')}.py"
+        elif name is None:  # ./train.py, accelerate launch train.py
+            name = next((word for word in command if word.endswith(".py")), None)
         file = None if name is None or not name.endswith(".py") else find(name)
-        if file is None:
+        if name is None or file is None:
             continue
-        scripts = list(_read_script_and_imports(file, [file.parent], read, always=False))
+        folders = [file.parent, *file.parents[: name.count("/")]]
+        scripts = list(_read_script_and_imports(file, folders, read, always=False))
         tops = {name.partition(".")[0] for script in scripts for name in script.anywhere}
         for library, (used, line) in _TRAINERS.items() if "hpckit" not in tops else ():
-            if library in tops and any(used in script.content for script in scripts):
+            if library in tops and any(used.search(script.content) for script in scripts):
                 return f"{name} {_LINE_MISSING} {line}"
     return None
 
