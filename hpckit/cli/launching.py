@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from hpckit.cli.compose_options import build_compose_request, list_words_to_record
 from hpckit.cli.gc_pause import pause_garbage_collector
@@ -40,6 +41,11 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
     if left is None:
         return report_nothing_to_launch(planned.whole, known, context, arguments)
     more = left_out_to_json(left, known)
+    show = partial(
+        print_scripts, replace(left, scripts=planned.scripts), context, as_json=arguments.json, more=more
+    )
+    if arguments.dry_run and not arguments.json:  # an error and a document exclude each other
+        show()
     if not arguments.dry_run and not confirm_repeated_runs(known, arguments, context):
         return 2
     checked = launch.check_planned_launch(planned, context)
@@ -47,9 +53,8 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.dry_run and planned.would_repeat_runs:
         context.note(f"error: {WOULD_ASK}")
         fits = False
-    if arguments.dry_run and (fits or not arguments.json):  # an error and a document exclude each other
-        shown = replace(left, scripts=planned.scripts)
-        print_scripts(shown, context, as_json=arguments.json, more=more)
+    if arguments.dry_run and arguments.json and fits:
+        show()
     if arguments.dry_run or not fits:
         return 0 if fits else 2
     if arguments.foreground:

@@ -119,9 +119,9 @@ def test_sweep_goes_on_beside_a_failing_job_and_resume_starts_that_one_as_it_was
     assert [run.state for run in launch.runs] == [RunState.completed, RunState.failed, RunState.completed]
     results = launch.results()
     assert [(row["lr"], row["return_value"]) for row in results.to_dicts()] == [
-        ("0.1", 1.0),
-        ("0.2", None),
-        ("0.3", 3.0),
+        (0.1, 1.0),
+        (0.2, None),
+        (0.3, 3.0),
     ]
     (first,) = lines(sweep / "0")
     assert first | {"at": "", "file": ""} == {

@@ -42,6 +42,7 @@ FIELDS = [
     "total_steps",
     "satellites",
     "preflight",
+    "grown",
     "telemetry",
     "energy",
     "verdicts",
@@ -136,6 +137,7 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
         "total_steps": None,
         "satellites": [],
         "preflight": [],
+        "grown": [],
         "telemetry": {
             "gpu_utilization": None,
             "gpu_memory_bytes": None,

@@ -8,6 +8,7 @@ layout over ranks, and what Slurm is asked for, may be others from the next atte
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from hpckit.cli.launch_output import launch_to_json, scripts_to_json
 from hpckit.cli.options import add_common_options, add_flag, add_resume_options
@@ -86,8 +87,12 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     )
     if arguments.dry_run:
         resuming = prepare_resume(launch, order, context)
+        show = partial(_print_resume_plan, resuming, context, as_json=arguments.json)
+        if not arguments.json:  # an error and a document exclude each other
+            show()
         check_resume_accepted(resuming, context)
-        _print_resume_plan(resuming, context, as_json=arguments.json)
+        if arguments.json:
+            show()
         return 0
     resuming, started = resume_runs(launch, order, context)
     _print_resume_result(resuming, started, context, as_json=arguments.json)
