@@ -1,29 +1,38 @@
-"""What programs and notebooks see: tables, small curves, and the line that shows how a wait goes."""
+"""What programs and notebooks see: tables, logged values, small curves, and how a wait goes."""
 
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from enum import Enum
+from functools import lru_cache
 from importlib import import_module
-from typing import Any, Generic, TypeVar, overload
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, overload
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hpckit.errors import import_optional
+from hpckit.model.ids import build_run_id
+from hpckit.model.metrics import metric_value_to_number
 from hpckit.model.states import RunState
-from hpckit.report.text import format_number, format_state_counts
+from hpckit.record.launches import check_launch_exists
+from hpckit.record.layout import LaunchPaths
+from hpckit.record.metrics.history import read_metric_history
+from hpckit.report.text import TextTable, format_number, format_state_counts, render_plain_text
 from hpckit.values import dataclass
 
 Row = TypeVar("Row")
-_SHOWN = 60
+_SHOWN, _POINTS = 60, 118
 _STYLE = "text-align:left;padding:2px 8px"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table(Generic[Row]):
+class Table(Sequence[Row]):
     """Rows of one kind, in order: a sequence of them, and a table of `columns`.
 
     `records` has the values of each row by column. A notebook shows the first 60 rows.
@@ -42,9 +51,6 @@ class Table(Generic[Row]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.rows)
-
     @overload
     def __getitem__(self, index: int) -> Row: ...
     @overload
@@ -54,69 +60,91 @@ class Table(Generic[Row]):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return a dictionary for each row, by column."""
-        return [dict(zip(self.columns, record, strict=True)) for record in self._plain]
+        # Each library would show enumerations in another way.
+        plain = ((str(one) if isinstance(one, Enum) else one for one in record) for record in self.records)
+        return [dict(zip(self.columns, record, strict=True)) for record in plain]
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame; raises UsageError if pandas is not installed."""
         pandas: Any = import_optional("pandas", "to_pandas()", "pip install pandas")
-        return pandas.DataFrame.from_records(self._plain, columns=list(self.columns))
+        return pandas.DataFrame(self.to_dicts(), columns=list(self.columns))
 
     def to_polars(self) -> Any:
         """Return a polars DataFrame; raises UsageError if polars is not installed."""
         polars: Any = import_optional("polars", "to_polars()", "pip install polars")
-        values = zip(*self._plain, strict=True) if self.records else [()] * len(self.columns)
-        return polars.DataFrame(dict(zip(self.columns, map(list, values), strict=True)), strict=False)
-
-    @property
-    def _plain(self) -> list[tuple[Any, ...]]:
-        """The records without enumerations, which each library would show in another way."""
-        return [
-            tuple(str(one) if isinstance(one, Enum) else one for one in record) for record in self.records
-        ]
+        rows = self.to_dicts()
+        return polars.DataFrame({name: [row[name] for row in rows] for name in self.columns}, strict=False)
 
     def __repr__(self) -> str:
-        lines = [self.columns, *(tuple(map(format_number, record)) for record in self.records[:_SHOWN])]
-        widths = [max(len(line[place]) for line in lines) for place in range(len(self.columns))]
-        text = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
-        return "\n".join([*text, *self._more])
+        rows = tuple(tuple(map(format_number, record)) for record in self.records[:_SHOWN])
+        table, left = TextTable(header=self.columns, rows=rows), len(self) - _SHOWN
+        return render_plain_text([table, f"… {left} more"] if left > 0 else [table])
 
     def _repr_html_(self) -> str:
-        return format_html_table(self.columns, self.records[:_SHOWN]) + "".join(self._more)
-
-    @property
-    def _more(self) -> Sequence[str]:
-        left = len(self.records) - _SHOWN
-        return [f"… {left} more"] if left > 0 else []
+        return format_html_table(self.columns, self.records[:_SHOWN], left=len(self) - _SHOWN)
 
 
-def format_html_table(columns: Sequence[str], records: Sequence[Sequence[Any]]) -> str:
-    """Return a table as HTML, without style sheets or scripts; a value with `_repr_html_` is HTML."""
+def format_html_table(
+    columns: Sequence[str], records: Sequence[Sequence[Any]], *, curves: Sequence[str] = (), left: int = 0
+) -> str:
+    """Return a table as HTML, without style sheets or scripts.
+
+    `curves` are the cells of a last column, as HTML. `left` is how many rows are not shown.
+    """
     head = "".join(f'<th style="{_STYLE}">{html.escape(name)}</th>' for name in columns)
-    lines = ("".join(f'<td style="{_STYLE}">{_format_cell(value)}</td>' for value in one) for one in records)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    body = ""
+    for number, record in enumerate(records):
+        cells = [*(html.escape(format_number(one)) for one in record), *curves[number : number + 1]]
+        line = "".join(f'<td style="{_STYLE}">{cell}</td>' for cell in cells)
+        body += f"<tr>{line}</tr>"
+    more = f"<p>… {left} more</p>" if left > 0 else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
-def _format_cell(value: Any) -> str:
-    own = getattr(value, "_repr_html_", None)
-    return html.escape(format_number(value)) if own is None else str(own())
+class MetricPoint(NamedTuple):
+    """One logged value of one run: `at` is UTC; it and `step` are None where the row has none.
+
+    `undone` is whether a restart went back behind it, so that another value took its place.
+    """
+
+    run: str
+    attempt: int
+    round: int | None
+    step: int | float | None
+    at: datetime | None
+    key: str
+    value: Any
+    undone: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Sparkline:
-    """A small curve of numbers, oldest first, as an SVG in a cell."""
+def read_metric_points(folder: Path, index: int, metrics: Sequence[str]) -> Iterator[MetricPoint]:
+    """Yield the logged values of these metrics, all of them by default, in order."""
+    check_launch_exists(folder)
+    run = build_run_id(folder.name, index)
+    for judged in read_metric_history(LaunchPaths(folder).run(index)):
+        row = judged.row
+        at: datetime | None = None
+        with suppress(ValueError):  # a program may write anything; without a zone it is UTC
+            at = datetime.fromisoformat(row.at)
+            at = at.replace(tzinfo=at.tzinfo or UTC)
+        for key, value in row.values.items():
+            if not metrics or key in metrics:
+                yield MetricPoint(run, *row.place, row.step, at, key, value, key in judged.undone)
 
-    values: tuple[float, ...]
 
-    def _repr_html_(self) -> str:
-        low, high = min(self.values), max(self.values)
-        step, span = 118 / max(len(self.values) - 1, 1), (high - low) or 1.0
-        points = " ".join(
-            f"{1 + place * step:.1f},{19 - 18 * (value - low) / span:.1f}"
-            for place, value in enumerate(self.values)
-        )
-        line = f'<polyline points="{points}" fill="none" stroke="#0072b2" stroke-width="1.5"/>'
-        return f'<svg width="120" height="20" role="img" aria-label="curve">{line}</svg>'
+def draw_metric_curve(folder: Path, index: int, metric: str) -> str:
+    """Return what restarts have not undone of a metric of a run as an SVG; empty without any number."""
+    logged = (point for point in read_metric_points(folder, index, [metric]) if not point.undone)
+    numbers = [metric_value_to_number(point.value) for point in logged]
+    finite = [number for number in numbers if number is not None and math.isfinite(number)]
+    if not finite:
+        return ""
+    finite = finite[:: max(len(finite) // _POINTS, 1)]
+    low, high = min(finite), max(finite)
+    step, span = _POINTS / max(len(finite) - 1, 1), (high - low) or 1.0
+    points = (f"{1 + at * step:.1f},{19 - 18 * (one - low) / span:.1f}" for at, one in enumerate(finite))
+    line = f'<polyline points="{" ".join(points)}" fill="none" stroke="#0072b2" stroke-width="1.5"/>'
+    return f'<svg width="120" height="20" role="img" aria-label="curve">{line}</svg>'
 
 
 @contextmanager
@@ -127,8 +155,11 @@ def show_wait_progress(
     console = Console(stderr=True, highlight=False)
     if wanted is False or not (console.is_terminal or console.is_jupyter or wanted):
         yield lambda _counts: None
-    elif console.is_jupyter:
-        yield _show_line_in_notebook(what)
+    elif console.is_jupyter:  # a line below the cell; it needs no widgets
+        display = import_module("IPython.display").display
+        shown = display({"text/plain": f"{what}: waiting"}, raw=True, display_id=True)
+        update = lru_cache(maxsize=1)(lambda line: shown.update({"text/plain": line}, raw=True))  # if changed
+        yield lambda counts: update(f"{what}: {format_state_counts(counts)}")
     else:
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[states]}"))
         with Progress(*columns, TimeElapsedColumn(), console=console) as bar:
@@ -139,18 +170,3 @@ def show_wait_progress(
                 bar.update(task, completed=over, states=format_state_counts(counts))
 
             yield show
-
-
-def _show_line_in_notebook(what: str) -> Callable[[Mapping[RunState, int]], None]:
-    """Return what replaces a line below the cell; it needs no widgets."""
-    display = import_module("IPython.display").display
-    lines = [f"{what}: waiting"]
-    handle = display({"text/plain": lines[0]}, raw=True, display_id=True)
-
-    def show(counts: Mapping[RunState, int]) -> None:
-        line = f"{what}: {format_state_counts(counts)}"
-        if line != lines[-1]:
-            lines[:] = [line]
-            handle.update({"text/plain": line}, raw=True)
-
-    return show

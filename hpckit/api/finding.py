@@ -1,16 +1,15 @@
-"""`hpckit.open` and `hpckit.ls`: handles on launches that any process started."""
+"""`hpckit.open` and `hpckit.ls`: handles on launches that any process started, without Hydra."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from hpckit.api.display import Table
 from hpckit.api.handles import Launch, LaunchedRun
-from hpckit.api.invocation import build_python_context, choose_launches_folder, explain_errors
+from hpckit.api.invocation import build_python_context, explain_errors
 from hpckit.cli.commands.look.ls import build_launch_line, matches_any_name
+from hpckit.context import Context, default_output_dir
 from hpckit.errors import UsageError
 from hpckit.model.ids import extract_name_from_launch_id
 from hpckit.record.lookup import find_launch_of_any_owner, list_all_launches
@@ -33,11 +32,11 @@ def open_launch(reference: str | Path | None = None, *, output_dir: Path | str |
     """
     context = build_python_context()
     named = None if reference is None else str(reference)
-    found = find_launch_of_any_owner(named, choose_launches_folder(output_dir, context), cwd=context.cwd)
+    found = find_launch_of_any_owner(named, _choose_output_dir(output_dir, context), cwd=context.cwd)
     folder = found.launch.folder
     if found.index is not None:
         return LaunchedRun([(folder, found.index)])
-    return Launch([(folder, index) for index in range(len(found.launch.runs))], _folder=folder)
+    return Launch([(folder, index) for index in range(len(found.launch.runs))], folder)
 
 
 @explain_errors
@@ -56,14 +55,16 @@ def list_launches(
     context = build_python_context()
     if limit is not None and limit < 0:
         raise UsageError(f"limit is {limit}; it must be None (all), 0 or more")
-    every = list_all_launches(choose_launches_folder(output_dir, context))
+    every = list_all_launches(_choose_output_dir(output_dir, context))
     folders = (folder for folder in every if matches_any_name(folder.name, names))
     found = (build_launch_line(folder, Filter(), context) for folder in folders)
     lines = tuple(islice((line for line in found if line is not None), limit))
-    records = tuple(tuple(_describe_launch(line)) for line in lines)
-    return Table(rows=lines, columns=_COLUMNS, records=records)
+    records = []
+    for line in lines:
+        name, runs = extract_name_from_launch_id(line.head.id), sum(line.counts.values())
+        records.append((line.head.id, name, line.head.created_at, runs, format_state_counts(line.counts)))
+    return Table(rows=lines, columns=_COLUMNS, records=tuple(records))
 
 
-def _describe_launch(line: LaunchLine) -> Iterator[Any]:
-    yield from (line.head.id, extract_name_from_launch_id(line.head.id), line.head.created_at)
-    yield from (sum(line.counts.values()), format_state_counts(line.counts))
+def _choose_output_dir(given: Path | str | None, context: Context) -> Path:
+    return default_output_dir(context) if given is None else context.cwd / Path(given).expanduser()

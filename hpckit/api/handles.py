@@ -9,19 +9,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, overload
 
-from hpckit.api.display import Table, format_html_table, show_wait_progress
-from hpckit.api.history import (
-    HISTORY_COLUMNS,
+from hpckit.api.display import (
     MetricPoint,
-    choose_metric_to_draw,
+    Table,
     draw_metric_curve,
+    format_html_table,
     read_metric_points,
+    show_wait_progress,
 )
 from hpckit.api.invocation import build_python_context, explain_errors
 from hpckit.api.watch import Place, Watch, group_places
-from hpckit.context import Context
 from hpckit.errors import HpckitError, NotFoundError, RunFailedError, UsageError
-from hpckit.features.reporting.gather import build_report
+from hpckit.features.reporting.gather import build_report, guess_goal_from_metric_names
 from hpckit.features.reporting.page import render_page_chunks
 from hpckit.features.reporting.verb_report import read_plotly_script
 from hpckit.model.failure import Failure
@@ -40,7 +39,7 @@ from hpckit.report.rows import RunRow, build_run_row, count_runs_by_state
 from hpckit.report.selection import Filter, parse_override_values
 from hpckit.report.text import format_state_counts
 from hpckit.values import replace
-from hpckit.views.across_launches import ChosenRuns, build_results_of_runs
+from hpckit.views.across_launches import build_results_of_runs
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import Ask, build_launch_views
 
@@ -77,7 +76,7 @@ class Launch:
     @property
     def runs(self) -> tuple[LaunchedRun, ...]:
         """The runs, in the order they were asked for."""
-        return tuple(map(self._get_run, self._places))
+        return tuple(self[number] for number in range(len(self)))
 
     def __len__(self) -> int:
         return len(self._places)
@@ -92,7 +91,7 @@ class Launch:
     def __getitem__(self, index: int | slice) -> LaunchedRun | Launch:
         if isinstance(index, slice):
             return Launch(self._places[index], _folder=self.folder, _watch=self._watch)
-        return self._get_run(self._places[index])
+        return LaunchedRun([self._places[index]], _watch=self._watch)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Launch) and self.__reduce__() == other.__reduce__()
@@ -103,15 +102,14 @@ class Launch:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._places, self.folder)
 
-    def _get_run(self, place: Place) -> LaunchedRun:
-        return LaunchedRun([place], _watch=self._watch)
-
     @explain_errors
     def status(self) -> Table[RunRow]:
         """Return how each run stands; Slurm's answer may be some seconds old, as several may ask."""
-        rows = self._read_rows()
-        records = tuple(tuple(map(_read_status_of(row), _STATUS)) for row in rows)
-        return Table(rows=rows, columns=_STATUS, records=records)
+        rows, records = self._read_rows(), list[tuple[Any, ...]]()
+        for row in rows:
+            own = {"cause": row.failure and row.failure.cause.value, "nodes": ",".join(row.nodes)}
+            records.append(tuple(own[name] if name in own else getattr(row, name) for name in _STATUS))
+        return Table(rows=rows, columns=_STATUS, records=tuple(records))
 
     @explain_errors
     def wait(self, timeout: float | None = None, *, progress: bool | None = None) -> bool:
@@ -124,7 +122,7 @@ class Launch:
         if timeout is not None and not timeout >= -math.inf:
             raise UsageError(f"timeout is {timeout}; it must be a number of seconds, or None")
         context = build_python_context()
-        until = None if timeout is None else time.monotonic() + timeout
+        until = math.inf if timeout is None else time.monotonic() + timeout
         self._watch.look_again_at_ended(context)
         with show_wait_progress(self.id, len(self._places), wanted=progress) as show:
             try:
@@ -133,10 +131,10 @@ class Launch:
                     show(count_runs_by_state(view.state for view in views))
                     if over:
                         return all(view.state is RunState.completed for view in views)
-                    left = None if until is None else until - time.monotonic()
-                    if left is not None and left <= 0:
+                    left = until - time.monotonic()
+                    if left <= 0:
                         raise TimeoutError(f"{self.id} has not ended after {timeout:g} s; its runs continue")
-                    time.sleep(min(self._watch.pause_s, left or self._watch.pause_s))
+                    time.sleep(min(self._watch.pause_s, left))
             except KeyboardInterrupt:
                 context.note(f"warning: stopped waiting for {self.id}; its runs continue")
                 raise
@@ -147,11 +145,12 @@ class Launch:
 
         Raises ForeignError if they are another user's, SchedulerError if Slurm does not answer.
         """
-        context, selections = build_python_context(), list[Selection]()
-        for folder, indices in group_places(self._places).items():
-            launch = load_launch(folder)
-            whole = len(indices) == len(launch.runs)
-            selections += [Selection(launch=launch, index=index) for index in ([None] if whole else indices)]
+        context = build_python_context()
+        selections = [
+            Selection(launch=launch, index=index)
+            for launch, indices in self._load_launches(load_launch)
+            for index in ([None] if indices is None else indices)
+        ]
         cancel_runs(list(plan_cancellations(selections, Filter(), context)), context)
 
     @explain_errors
@@ -163,10 +162,9 @@ class Launch:
         starts, a warning says why. Raises as `launch` does.
         """
         context, settings = build_python_context(), parse_resume_overrides(words)
-        for folder, indices in group_places(self._places).items():
-            launch = load_launch(folder)
+        for launch, indices in self._load_launches(load_launch):
             order = Order(
-                indices=None if len(indices) == len(launch.runs) else indices,
+                indices=indices,
                 cancelled=cancelled or len(self._places) == 1,
                 changed_code=changed_code,
                 settings=build_settings_order(launch, settings, context),
@@ -186,18 +184,12 @@ class Launch:
         and those of `hpckit results --csv`.
         """
         context = build_python_context()
-        chosen = self._read_views(context, Ask.open_runs)
-        results = build_results_of_runs(chosen, context, spans=len(chosen) > 1)
-        typed = (replace(row, overrides=parse_override_values(row.overrides)) for row in results.rows)
-        results = replace(results, rows=tuple(typed))
-        pairs = zip(results.rows, list_row_values(results), strict=True)
-        lines = {row.run: (row, (row.run, *record)) for row, record in pairs}
-        ordered = [lines[build_run_id(folder.name, index)] for folder, index in self._places]
-        return Table(
-            rows=tuple(row for row, _ in ordered),
-            columns=("run", *list_column_names(results)),
-            records=tuple(record for _, record in ordered),
-        )
+        views = build_launch_views(self._load_launches(), context, ask=Ask.open_runs, freshness=Freshness())
+        results = build_results_of_runs([(view, view.runs) for view in views], context, spans=len(views) > 1)
+        rows = {row.run: replace(row, overrides=parse_override_values(row.overrides)) for row in results.rows}
+        results = replace(results, rows=tuple(rows[run] for run in self._ids))
+        records = tuple((run, *one) for run, one in zip(self._ids, list_row_values(results), strict=True))
+        return Table(rows=results.rows, columns=("run", *list_column_names(results)), records=records)
 
     @explain_errors
     def history(self, *metrics: str) -> Table[MetricPoint]:
@@ -206,12 +198,8 @@ class Launch:
         Values that a restart has undone are marked, not left out.
         """
         once = dict.fromkeys(self._places)
-        found = [point for place in once for point in read_metric_points(*place, metrics)]
-        return Table(
-            rows=tuple(found),
-            columns=HISTORY_COLUMNS,
-            records=tuple(tuple(getattr(point, name) for name in HISTORY_COLUMNS) for point in found),
-        )
+        points = tuple(point for place in once for point in read_metric_points(*place, metrics))
+        return Table(rows=points, columns=MetricPoint._fields, records=points)
 
     @explain_errors
     def logs(self, rank: int | None = None) -> Mapping[str, str]:
@@ -220,10 +208,14 @@ class Launch:
         It is the output of the latest round; empty if there is none yet.
         """
         launches = {folder: load_launch_of_any_owner(folder) for folder in group_places(self._places)}
-        return {
-            build_run_id(folder.name, index): _read_rank_log(launches[folder], index, rank)
-            for folder, index in self._places
-        }
+        found = {}
+        for run, (folder, index) in zip(self._ids, self._places, strict=True):
+            logs = find_rank_logs(launches[folder], index)
+            if rank is not None and logs and rank not in logs:
+                there = f"it has ranks {min(logs)} to {max(logs)}"
+                raise NotFoundError(f"run {run} has no log of rank {rank!r}", hint=there)
+            found[run] = read_whole_log(logs[min(logs) if rank is None else rank].path) if logs else ""
+        return found
 
     @explain_errors
     def report(self, file: Path | str | None = None) -> Path:
@@ -234,13 +226,8 @@ class Launch:
         context = build_python_context()
         target = context.cwd / (f"{self.id}.html" if file is None else Path(file).expanduser())
         check_output_file(target, REPORT)
-        named = [
-            (load_launch_of_any_owner(folder), runs) for folder, runs in group_places(self._places).items()
-        ]
-        chunks = render_page_chunks(
-            build_report(named, context, Freshness()), read_plotly_script(), refresh_s=None
-        )
-        write_output_file(target, chunks, REPORT)
+        document = build_report(self._load_launches(), context, Freshness())
+        write_output_file(target, render_page_chunks(document, read_plotly_script(), refresh_s=None), REPORT)
         return target
 
     def __repr__(self) -> str:
@@ -252,27 +239,33 @@ class Launch:
 
     def _repr_html_(self) -> str:
         results = self.results()
-        columns, records = results.columns, list(results.records[:_CURVES])
-        metric = choose_metric_to_draw([name for row in results.rows for name in row.metrics])
-        if metric is not None:
-            places = {build_run_id(folder.name, index): (folder, index) for folder, index in self._places}
-            curves = [draw_metric_curve(*places[row.run], metric) for row in results.rows[:_CURVES]]
+        columns, curves = results.columns, list[str]()
+        metrics = [name for row in results for name in row.metrics]
+        if metrics:
+            goal = guess_goal_from_metric_names(metrics)
+            metric = metrics[0] if goal is None else goal.metric
             columns = (*columns, f"{metric} over time")
-            records = [(*record, curve) for record, curve in zip(records, curves, strict=True)]
+            curves = [draw_metric_curve(*place, metric) for place in self._places[:_CURVES]]
         left = len(results) - _CURVES
-        more = f"<p>… {left} more runs</p>" if left > 0 else ""
-        return f"<p><b>{html.escape(self.id)}</b></p>{format_html_table(columns, records)}{more}"
+        table = format_html_table(columns, results.records[:_CURVES], curves=curves, left=left)
+        return f"<p><b>{html.escape(self.id)}</b></p>{table}"
 
-    def _read_views(self, context: Context, ask: Ask) -> Sequence[ChosenRuns]:
-        groups = group_places(self._places).items()
-        questions = [(load_launch_of_any_owner(folder), runs) for folder, runs in groups]
-        views = build_launch_views(questions, context, ask=ask, freshness=Freshness())
-        return [(view, view.runs) for view in views]
+    @property
+    def _ids(self) -> list[str]:
+        return [build_run_id(folder.name, index) for folder, index in self._places]
+
+    def _load_launches(
+        self, load: Callable[[Path], LaunchRecord] = load_launch_of_any_owner
+    ) -> list[tuple[LaunchRecord, Sequence[int] | None]]:
+        """Return each launch with the runs that are meant, None for all of them."""
+        found = [(load(folder), indices) for folder, indices in group_places(self._places).items()]
+        return [(launch, None if len(indices) == len(launch.runs) else indices) for launch, indices in found]
 
     def _read_rows(self, ask: Ask = Ask.open_runs) -> tuple[RunRow, ...]:
-        chosen = self._read_views(build_python_context(), ask)
-        rows = {view.record.id: build_run_row(view) for _, runs in chosen for view in runs}
-        return tuple(rows[build_run_id(folder.name, index)] for folder, index in self._places)
+        launches, context = self._load_launches(), build_python_context()
+        views = build_launch_views(launches, context, ask=ask, freshness=Freshness())
+        rows = {run.record.id: build_run_row(run) for view in views for run in view.runs}
+        return tuple(rows[run] for run in self._ids)
 
 
 class LaunchedRun(Launch):
@@ -316,7 +309,7 @@ class LaunchedRun(Launch):
     @explain_errors
     def read_log(self, rank: int | None = None) -> str:
         """Return what one rank printed in the latest round; raises NotFoundError if it has no such rank."""
-        return _read_rank_log(load_launch_of_any_owner(self.folder), self.index, rank)
+        return self.logs(rank)[self.id]
 
     @explain_errors
     def result(self, timeout: float | None = None) -> ResultRow:
@@ -329,26 +322,14 @@ class LaunchedRun(Launch):
         return self.results().rows[0]
 
 
-def _read_rank_log(launch: LaunchRecord, index: int, rank: int | None) -> str:
-    logs = find_rank_logs(launch, index)
-    if rank is not None and logs and rank not in logs:
-        raise NotFoundError(
-            f"run {launch.runs[index].id} has no log of rank {rank!r}",
-            hint=f"it has ranks {min(logs)} to {max(logs)}",
-        )
-    return read_whole_log(logs[min(logs) if rank is None else rank].path) if logs else ""
-
-
 def build_run_failed_error(row: RunRow) -> RunFailedError:
     """Return the error for a run that ended otherwise than completed, with the traceback as a note."""
-    failure = row.failure
-    why, where = row.reason or row.blocked or row.note, ""
+    failure, why, where = row.failure, row.reason or row.blocked or row.note, ""
     if failure is not None:
         why = f"{failure.cause}: {failure.message}"
-        places = [failure.rank_name, failure.node and f"node {failure.node}"]
-        where = f" ({', '.join(filter(None, places))})" if any(places) else ""
+        where = ", ".join(filter(None, [failure.rank_name, failure.node and f"node {failure.node}"]))
     error = RunFailedError(
-        f"run {row.run} {row.state}{where}" + (f": {why}" if why else ""),
+        f"run {row.run} {row.state}" + (f" ({where})" if where else "") + (f": {why}" if why else ""),
         run=row.run,
         state=row.state,
         cause=None if failure is None else failure.cause.value,
@@ -357,8 +338,3 @@ def build_run_failed_error(row: RunRow) -> RunFailedError:
     if failure is not None and failure.traceback:
         error.add_note(f"on the node:\n{failure.traceback.rstrip()}")
     return error
-
-
-def _read_status_of(row: RunRow) -> Callable[[str], Any]:
-    own = {"cause": None if row.failure is None else row.failure.cause.value, "nodes": ",".join(row.nodes)}
-    return lambda name: own[name] if name in own else getattr(row, name)

@@ -1,22 +1,22 @@
-"""`hpckit.launch`: the words of the command line, from Python."""
+"""`hpckit.launch`: the words of the command line, and values of Python, as a configuration holds them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hpckit.api.handles import Launch
 from hpckit.api.invocation import build_python_context, explain_errors
-from hpckit.api.plain import make_plain_command, make_plain_mapping, make_plain_points
+from hpckit.cli import launch_output
 from hpckit.cli.gc_pause import pause_garbage_collector
-from hpckit.cli.launch_output import explain_repeated_runs, tell_which_runs_are_not_launched
 from hpckit.config.points import encode_hydra_value
 from hpckit.config.request import ComposeRequest
 from hpckit.context import Context
 from hpckit.errors import ConfigError, UsageError
-from hpckit.model.finding import CheckReport
 from hpckit.operations.check import ModelDepth
 from hpckit.operations.launch import (
     LaunchOptions,
@@ -25,7 +25,13 @@ from hpckit.operations.launch import (
     plan_launch,
     start_planned_launch,
 )
-from hpckit.record.launches import Launch as LaunchRecord
+from hpckit.planning.sweep.points import MAX_POINTS
+from hpckit.values import replace
+
+_SCALARS = (bool, int, float, str, type(None))
+_MOST_DIGITS = 4000
+"""Python converts no longer whole numbers to text by itself."""
+_POINTS = "give a list of mappings, one for each run: points=[{'lr': 0.1}, {'lr': 0.2}]"
 
 
 @explain_errors
@@ -79,6 +85,10 @@ def launch(  # noqa: PLR0913  # the options of the verb
         environ=context.environ,
         cwd=context.cwd,
     )
+    # What asks for the same on the command line; a rerun reads from it where files come from.
+    said = {"--config-dir": request.config_dir, "--config-name": request.config_name}
+    typed = ["launch", *request.overrides, *(f"{option}={value}" for option, value in said.items() if value)]
+    typed += [*(["-m"] if multirun else []), *(["--", *request.command] if request.command else [])]
     options = LaunchOptions(
         checks=ModelDepth.sure if check else None,
         rerun=rerun,
@@ -88,8 +98,8 @@ def launch(  # noqa: PLR0913  # the options of the verb
         quiet=True,
     )
     with pause_garbage_collector():
-        planned = plan_launch(request, _list_words_to_record(request, multirun=multirun), options, context)
-    tell_which_runs_are_not_launched(planned.known, context, planned.whole.plan.cluster.kind)
+        planned = plan_launch(request, typed, options, context)
+    launch_output.tell_which_runs_are_not_launched(planned.known, context, planned.whole.plan.cluster.kind)
     return _start(planned, context)
 
 
@@ -100,7 +110,14 @@ def _list_overrides(words: Iterable[str | Mapping[str, Any]], settings: Mapping[
             yield word
         elif isinstance(word, Mapping):
             for key, value in make_plain_mapping(word, "a word").items():
-                yield f"{key}={_encode_value(key, value)}"
+                try:
+                    text = encode_hydra_value(value)
+                except ValueError as error:
+                    raise UsageError(
+                        f"the value of {key} is one that no override can write: {error}",
+                        hint="put it into a file of conf/, and choose it from there",
+                    ) from error
+                yield f"{key}={text}"
         else:
             raise UsageError(
                 f"hpckit.launch got {word!r}; words are texts such as 'lr=0.1', or mappings",
@@ -108,56 +125,82 @@ def _list_overrides(words: Iterable[str | Mapping[str, Any]], settings: Mapping[
             )
 
 
-def _list_words_to_record(request: ComposeRequest, *, multirun: bool) -> list[str]:
-    """Return the words of the command line that ask for the same; a rerun reads where files come from."""
-    places = {"--config-dir": request.config_dir, "--config-name": request.config_name}
-    options = [f"{option}={said}" for option, said in places.items() if said]
-    command = ["--", *request.command] if request.command else []
-    return ["launch", *request.overrides, *options, *(["-m"] if multirun else []), *command]
+def make_plain_points(points: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Return the points of a sweep, at most one more than a launch may have; raises UsageError."""
+    if isinstance(points, str | bytes | Mapping) or not isinstance(points, Iterable):
+        raise UsageError(f"points is {points!r}", hint=_POINTS)
+    if hasattr(points, "to_dict"):
+        raise UsageError("points is a data frame", hint="points=frame.to_dict('records')")
+    numbered = enumerate(islice(points, MAX_POINTS + 1))
+    return tuple(make_plain_mapping(point, f"points[{number}]") for number, point in numbered)
 
 
-def _encode_value(key: str, value: Any) -> str:
+def make_plain_mapping(value: Any, what: str) -> dict[str, Any]:
+    """Return a mapping of keys to plain values; raises UsageError, naming the key."""
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{what} is {value!r}; it must be a mapping of keys to values", hint=_POINTS)
+    for key in value:
+        if not isinstance(key, str):
+            raise UsageError(f"{what} has the key {key!r}; keys are texts", hint="such as 'optimizer.lr'")
     try:
-        return encode_hydra_value(value)
-    except ValueError as error:
-        raise UsageError(
-            f"the value of {key} is one that no override can write: {error}",
-            hint="put it into a file of conf/, and choose it from there",
-        ) from error
+        return {key: _make_plain(one, key) for key, one in value.items()}
+    except RecursionError:
+        raise UsageError(f"{what} contains itself, or is nested too deeply") from None
+
+
+def make_plain_command(command: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """Return the words of a command; raises UsageError."""
+    if isinstance(command, str | bytes):
+        hint = "give its words: command=['python', 'train.py'], or shlex.split(text)"
+        raise UsageError(f"command is the one text {command!r}", hint=hint)
+    words: list[Any] = [os.fspath(word) if isinstance(word, os.PathLike) else word for word in command]
+    for word in words:
+        if type(word) not in (str, int, float):
+            raise UsageError(f"command has the word {word!r}; words are texts, numbers and paths")
+    return tuple(map(str, words))
+
+
+def _make_plain(value: Any, key: str) -> Any:
+    value = value.value if isinstance(value, Enum) else value
+    if type(value) in _SCALARS:
+        if type(value) is int and value.bit_length() > 3 * _MOST_DIGITS:
+            raise UsageError(f"{key} is a whole number of more than {_MOST_DIGITS} digits")
+        return value
+    if hasattr(value, "tolist"):  # scalars and arrays of numpy, tensors
+        return _make_plain(value.tolist(), key)
+    if isinstance(value, Mapping):
+        return {_make_plain(inner, key): _make_plain(one, f"{key}.{inner}") for inner, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_make_plain(one, key) for one in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    for kind in (int, float, str):
+        if isinstance(value, kind):  # of a subclass
+            return kind(value)
+    raise UsageError(
+        f"the value of {key} is {value!r}, of type {type(value).__name__}, which no configuration can hold",
+        hint="give numbers, texts, booleans, None, paths, or lists and mappings of these",
+    )
 
 
 def _start(planned: PlannedLaunch, context: Context) -> Launch:
-    explained = explain_repeated_runs(planned.known)
+    """Check and start what is left of a launch; the handle has its runs and known ones, as asked for."""
+    explained = launch_output.explain_repeated_runs(planned.known)
     if explained is not None and not planned.options.changed_code:
-        told, ways = explained
-        raise UsageError(f"{told}; nothing was written or submitted", hint=ways)
-    _raise_check_errors(check_planned_launch(planned, context), context)
-    started = None
-    if planned.left is not None:
-        started = start_planned_launch(planned.left, planned, context).launch
-    return Launch(_list_places(planned, started), _folder=None if started is None else started.folder)
-
-
-def _raise_check_errors(report: CheckReport | None, context: Context) -> None:
-    """Log what the checks only warn of, and raise ConfigError for the rest."""
-    if report is None:
-        return
-    for reason in report.unchecked:
-        context.note(f"not checked: {reason}")
-    for finding in report.warnings:
-        context.note(f"warning: {finding.message}")
-    if report.errors:
-        hints = "; ".join(finding.hint for finding in report.errors if finding.hint)
+        raise UsageError(f"{explained[0]}; nothing was written or submitted", hint=explained[1])
+    report = check_planned_launch(planned, context)
+    if report is not None:
+        launch_output.print_check_findings(replace(report, findings=report.warnings), context)
+    if report is not None and report.errors:
+        hints = [finding.hint for finding in report.errors if finding.hint]
         raise ConfigError(
             f"{'; '.join(finding.message for finding in report.errors)}; nothing was written or submitted",
-            hint=f"{hints}; check=False launches anyway".removeprefix("; "),
+            hint="; ".join([*hints, "check=False launches anyway"]),
         )
-
-
-def _list_places(planned: PlannedLaunch, started: LaunchRecord | None) -> list[tuple[Path, int]]:
-    """Return the folder and index of each run that was asked for, in order: new ones, and known ones."""
     known = {run.index: (run.folder, run.earlier) for run in (*planned.known.skipped, *planned.known.adopted)}
-    fresh = iter(range(0 if started is None else len(started.runs)))
-    wanted = len(planned.whole.plan.runs)
-    folder = Path(planned.whole.plan.folder) if started is None else started.folder
-    return [known[index] if index in known else (folder, next(fresh)) for index in range(wanted)]
+    if planned.left is None:
+        return Launch([known[run.index] for run in planned.whole.plan.runs])
+    started = start_planned_launch(planned.left, planned, context).launch
+    fresh = ((started.folder, run.index) for run in started.runs)
+    places = [known.get(run.index) or next(fresh) for run in planned.whole.plan.runs]
+    return Launch(places, started.folder)

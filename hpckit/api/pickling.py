@@ -50,15 +50,6 @@ print(json.dumps({name: str(one.file or (*one.locations, "")[0]) for name, one i
 """
 _found: dict[str, str] = {}
 """Where a new Python of this machine finds modules; empty if it does not."""
-_one_at_a_time = threading.RLock()
-
-
-def _renew_lock_after_fork() -> None:
-    global _one_at_a_time  # noqa: PLW0603  # no thread of the child could give it back
-    _one_at_a_time = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock_after_fork)
 
 
 def can_runs_import(roots: Sequence[Path], name: str) -> bool:
@@ -109,6 +100,8 @@ def describe_value(value: object) -> str:
 class _RunPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     """Decides for each function, class and module that it meets whether it goes by value."""
 
+    lock = threading.RLock()  # one at a time: cloudpickle's registry is the whole process's
+
     def __init__(self, file: IO[bytes], imports: Callable[[str], bool]) -> None:
         super().__init__(file)
         self.imports = imports
@@ -124,41 +117,36 @@ class _RunPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
             if module is not None and not self.imports(module.__name__):
                 self._send_by_value(obj, module)
                 if isinstance(obj, _CACHED):
-                    return _make_cached, (obj.cache_parameters(),), obj.__wrapped__, None, None, _fill_cached
+                    made = _make_cached, (obj.cache_parameters(),)
+                    return *made, obj.__wrapped__, None, None, functools.update_wrapper
                 if isinstance(obj, ModuleType) and module.__name__ != "__main__":
                     own = {name: one for name, one in vars(obj).items() if name not in _OF_THE_READER}
                     return ModuleType, (obj.__name__,), own
         return super().reducer_override(obj)
 
     def _send_by_value(self, obj: Any, module: ModuleType) -> None:
-        if isinstance(obj, BuiltinFunctionType) or str(module.__dict__.get("__file__")).endswith(
-            (*EXTENSION_SUFFIXES,)
-        ):
-            raise pickle.PicklingError(
-                f"runs cannot import {module.__name__}, and {obj!r} is found by its name alone"
-            )
+        file = str(module.__dict__.get("__file__"))
+        if isinstance(obj, BuiltinFunctionType) or file.endswith(tuple(EXTENSION_SUFFIXES)):
+            message = f"runs cannot import {module.__name__}, and {obj!r} is found by its name alone"
+            raise pickle.PicklingError(message)
         known = cloudpickle.list_registry_pickle_by_value()
         if module.__name__ != "__main__" and module.__name__ not in known:
             cloudpickle.register_pickle_by_value(module)
             self.registered.append(module)
 
 
-class _Later:
-    """Stands for a cached function that may use itself, until it is there."""
-
-    function: Callable[..., Any]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
+# No thread of a child process could give back the lock.
+os.register_at_fork(after_in_child=lambda: setattr(_RunPickler, "lock", threading.RLock()))
 
 
 def _make_cached(parameters: Mapping[str, Any]) -> Any:
-    return functools.lru_cache(**parameters)(_Later())
+    """Return a cached function that calls what it will wrap: a function that may use the cached one."""
 
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return cached.__wrapped__(*args, **kwargs)
 
-def _fill_cached(cached: Any, function: Callable[..., Any]) -> None:
-    cached.__wrapped__.function = function
-    functools.update_wrapper(cached, function)
+    cached: Any = functools.lru_cache(**parameters)(call)
+    return cached
 
 
 def pickle_for_run(what: str, value: object, imports: Callable[[str], bool] = bool) -> bytes:
@@ -166,7 +154,7 @@ def pickle_for_run(what: str, value: object, imports: Callable[[str], bool] = bo
 
     Raises UsageError for what cannot be pickled.
     """
-    with _one_at_a_time, io.BytesIO() as file:  # cloudpickle's registry is the whole process's
+    with _RunPickler.lock, io.BytesIO() as file:
         pickler = _RunPickler(file, imports)
         try:
             pickler.dump(value)
@@ -189,8 +177,7 @@ def _reduce_error(error: BaseException, imports: Callable[[str], bool]) -> Any:
     name = "__cause__" if error.__cause__ or error.__suppress_context__ else "__context__"
     before: dict[str, bytes] = {}
     with suppress(UsageError):
-        if (earlier := getattr(error, name)) is not None:
-            before[name] = pickle_for_run(name, earlier, imports)
+        before[name] = pickle_for_run(name, getattr(error, name), imports)
     return (_restore_error, (*reduced[:2], before), *reduced[2:])
 
 
@@ -216,12 +203,11 @@ def load_own_pickle(file: Path) -> Any:
 
 def open_own_file(file: Path) -> IO[bytes]:
     """Open a file; raises ForeignError unless this user alone can write to it and its folder, OSError."""
-    source = open_regular_file(file)
-    seen, folder = os.fstat(source.fileno()), file.parent
-    opened = PathStatus(path=str(file), uid=seen.st_uid, mode=seen.st_mode)
-    found = explain_unsafe_path(folder)
-    for status in (read_path_status(folder), opened):
-        found = found or explain_unsafe_ownership(status, os.geteuid())
+    source, folder = open_regular_file(file), file.parent
+    seen = os.fstat(source.fileno())
+    entries = (read_path_status(folder), PathStatus(path=str(file), uid=seen.st_uid, mode=seen.st_mode))
+    reasons = (explain_unsafe_ownership(entry, os.geteuid()) for entry in entries)
+    found = explain_unsafe_path(folder) or next(filter(None, reasons), None)
     if found is not None:
         source.close()
         message = f"{file} is not read, as others may have written it: {found.reason}"

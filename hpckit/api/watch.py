@@ -31,11 +31,8 @@ class Renewable(Protocol):
 
 
 _renewables: WeakSet[Renewable] = WeakSet()
-
-
-def renew_in_children(one: Renewable) -> None:
-    """Have something renewed in each child process that this one forks, as long as it lives."""
-    _renewables.add(one)
+renew_in_children = _renewables.add
+"""Have something renewed in each child process that this one forks, as long as it lives."""
 
 
 def _renew_after_fork() -> None:
@@ -81,10 +78,10 @@ class Watch:
             return over, [views[index] for views, index in known if index in views]
 
     def _poll(self, places: Sequence[Place], context: Context) -> None:
-        for folder, runs in group_places(self._places).items():
-            if folder not in self._pollers:
-                launch = load_launch_of_any_owner(folder)
-                self._pollers[folder] = Poller(launch=launch, context=context, indices=runs)
+        self._pollers = self._pollers or {
+            folder: Poller(launch=load_launch_of_any_owner(folder), context=context, indices=runs)
+            for folder, runs in group_places(self._places).items()
+        }
         for folder in group_places(places):
             check_launch_exists(folder)
         for poller in self._pollers.values():

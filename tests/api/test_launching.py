@@ -26,7 +26,7 @@ from omegaconf import OmegaConf
 
 import hpckit
 from hpckit.api.display import format_html_table
-from hpckit.api.plain import make_plain_command, make_plain_mapping
+from hpckit.api.launching import make_plain_command, make_plain_mapping
 from hpckit.errors import NotFoundError, RunFailedError, UsageError
 from hpckit.model.states import RunState
 
@@ -216,9 +216,14 @@ def test_waiting_ends_in_time_cancelled_runs_resume(
     assert f"nothing to resume in {launch.id}: {launch[0].id}: completed" in caplog.text
 
 
+RING: dict[str, Any] = {}
+RING["ring"] = RING
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (({"params.x": RING},), "a word contains itself"),
         (("nonsense",), "nonsense"),
         ((3,), "hpckit.launch got 3"),
         (({"params.x": object()},), "of type object, which no configuration can hold"),
