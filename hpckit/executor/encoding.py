@@ -10,7 +10,7 @@ import json
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, partial, reduce
 from hashlib import sha256
 from importlib import import_module
 from operator import attrgetter
@@ -28,10 +28,9 @@ from hpckit.api.pickling import (
 from hpckit.errors import UsageError
 from hpckit.record.layout import RunPaths
 from hpckit.record.store import create_file_if_missing, make_private_folder, write_chunks
-from hpckit.values import dataclass
 
-NEXT_CALL = "next.pkl"
-"""What the next attempt calls, in a run's folder of its call."""
+EncodedCall = tuple[str, tuple[bytes, ...]]
+"""The name of a call, and its parts: one is JSON, two are pickles of the function and its arguments."""
 
 
 class DelayedSubmission:
@@ -51,21 +50,13 @@ class DelayedSubmission:
         return self.function(*self.args, **self.kwargs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedCall:
-    """A call as it was submitted: one part is JSON, two are pickles of the function and its arguments."""
-
-    name: str
-    parts: tuple[bytes, ...]
-
-
 def encode_calls(calls: Sequence[DelayedSubmission], roots: Sequence[Path]) -> list[EncodedCall]:
     """Return calls as they are now; runs import from `roots`, and what is installed.
 
     The function of several calls is pickled once. Raises UsageError for what cannot be pickled.
     """
     encoded: list[EncodedCall] = []
-    last: tuple[object, bytes] = (encoded, b"")  # which is no function
+    functions: dict[int, bytes] = {}
     imports = cache(partial(can_runs_import, roots))
     for call in calls:
         own = getattr(call.function, "func", call.function)  # of a partial
@@ -73,24 +64,21 @@ def encode_calls(calls: Sequence[DelayedSubmission], roots: Sequence[Path]) -> l
         if not callable(call.function):
             raise UsageError(f"{call.function!r} cannot be called", hint="submit(function, *arguments)")
         if (text := _write_plain_call(call, imports)) is not None:
-            encoded.append(EncodedCall(name=name, parts=(text.encode(),)))
+            encoded.append((name, (text.encode(),)))
             continue
-        if last[0] is not call.function:
-            last = (call.function, pickle_for_run(name, call.function, imports))
+        if (key := id(call.function)) not in functions:
+            functions[key] = pickle_for_run(name, call.function, imports)
         arguments = pickle_for_run(f"the arguments of {name}", (call.args, call.kwargs), imports)
-        encoded.append(EncodedCall(name=name, parts=(last[1], arguments)))
+        encoded.append((name, (functions[key], arguments)))
     return encoded
 
 
 def _write_plain_call(call: DelayedSubmission, imports: Callable[[str], bool]) -> str | None:
     name = str(getattr(call.function, "__qualname__", ""))
-    module = sys.modules.get(str(getattr(call.function, "__module__", "")))
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if module is None or found is not call.function or not imports(module.__name__):
-        return None
-    if not is_json_exact([*call.args]) or not is_json_exact(call.kwargs):
+    module: Any = sys.modules.get(str(getattr(call.function, "__module__", "")))
+    found = reduce(lambda owner, part: getattr(owner, part, None), name.split("."), module)
+    by_name = module is not None and found is call.function and imports(module.__name__)
+    if not by_name or not is_json_exact([*call.args, call.kwargs]):
         return None
     return json.dumps({"function": f"{module.__name__}:{name}", "args": call.args, "kwargs": call.kwargs})
 
@@ -104,7 +92,7 @@ def write_calls(calls: Sequence[EncodedCall], folder: Path) -> list[str]:
     """
     places: dict[bytes, tuple[int, int]] = {}
     size, digest = 0, sha256()
-    for part in dict.fromkeys(part for call in calls for part in call.parts):
+    for part in dict.fromkeys(part for _, parts in calls for part in parts):
         places[part], size = (size, len(part)), size + len(part)
         digest.update(part)
     file = folder / digest.hexdigest()[:32]  # calls that are submitted again have the same words
@@ -114,12 +102,8 @@ def write_calls(calls: Sequence[EncodedCall], folder: Path) -> list[str]:
     except OSError as error:
         raise UsageError(f"calls cannot be written to {folder}: {error.strerror}") from error
     open_own_file(file).close()
-    return [
-        json.dumps(
-            {"call": call.name, "file": str(file), "places": [places[part] for part in call.parts]}
-        ).replace("$", "\\u0024")
-        for call in calls
-    ]
+    found = ({"call": name, "file": str(file), "places": [*map(places.get, parts)]} for name, parts in calls)
+    return [json.dumps(one).replace("$", "\\u0024") for one in found]
 
 
 def read_call(text: str) -> DelayedSubmission:

@@ -1,7 +1,4 @@
-"""`hpckit.Executor`: calls of Python functions as runs, with the surface of submitit's executors.
-
-It gathers calls, launches them together and hands out their jobs; what happens to runs is decided elsewhere.
-"""
+"""`hpckit.Executor` gathers calls of functions, launches them together, and hands out their jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -22,10 +18,9 @@ from rich.progress import track
 
 from hpckit.api.finding import open_launch
 from hpckit.api.handles import Launch
-from hpckit.api.invocation import explain_errors
+from hpckit.api.invocation import build_python_context, explain_errors
 from hpckit.api.launching import launch
 from hpckit.api.watch import renew_in_children
-from hpckit.context import current_folder
 from hpckit.errors import UsageError
 from hpckit.executor.encoding import DelayedSubmission, EncodedCall, encode_calls, write_calls
 from hpckit.executor.job import Job, open_job
@@ -35,9 +30,6 @@ from hpckit.record.launches import load_launch
 from hpckit.values import dataclass, field
 
 R = TypeVar("R")
-_Given = tuple[Job[Any], EncodedCall, Mapping[str, Any]]
-"""A job with its call, and the parameters of its moment."""
-
 _QUIET_S, _LONGEST_S = 0.05, 1.0
 """Calls that follow each other within the first time, up to the second, are launched together."""
 _COMMAND = ("python", "-P", "-m", "hpckit.executor.call", "${params.call}")
@@ -45,26 +37,16 @@ _COMMAND = ("python", "-P", "-m", "hpckit.executor.call", "${params.call}")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Batch:
-    """Calls that are launched together: those of one `with` block, or loose ones."""
+    """Calls that are launched together: those of one `with` block, or loose ones, which wait for more."""
 
-    given: list[_Given] = field(default_factory=list)
+    parameters: Mapping[str, Any]
+    calls: dict[Job[Any], EncodedCall] = field(default_factory=dict)
     implicit: bool = False
-    urgent: bool = False
-    first_at: float = 0.0
-    last_at: float = 0.0
-
-    def add(self, given: Sequence[_Given]) -> None:
-        if given:
-            self.last_at = time.monotonic()
-            self.first_at = self.first_at or self.last_at
-            self.given += given
-
-    @property
-    def due_at(self) -> float:
-        return 0.0 if self.urgent else min(self.first_at + _LONGEST_S, self.last_at + _QUIET_S)
+    began_at: float = field(default_factory=time.monotonic)
+    due_at: float = 0.0
 
     def refuse(self, error: BaseException) -> None:
-        for job, _, _ in self.given:
+        for job in self.calls:
             job.refuse(error)
 
 
@@ -105,10 +87,9 @@ class Executor(concurrent.futures.Executor):
             raise UsageError("there is no cluster 'debug'", hint="call the function, or take cluster='local'")
         self.folder = Path(os.path.abspath(Path(folder).expanduser()))  # noqa: PTH100  # links stay
         self.cluster, self.max_pickle_size_gb = cluster or "auto", max_pickle_size_gb
-        self.cwd = current_folder() if cwd is None else Path(cwd).expanduser().absolute()
+        self.cwd = build_python_context(cwd).cwd
         self.parameters = check_parameters(parameters)
-        self._closed = False
-        self._jobs: WeakSet[Job[Any]] = WeakSet()
+        self._closed, self._jobs = False, WeakSet[Job[Any]]()
         self.renew_after_fork()
         renew_in_children(self)
 
@@ -163,11 +144,8 @@ class Executor(concurrent.futures.Executor):
         The error of a call is raised in its place; other runs go on. `chunksize` has no effect:
         `overrides=["sweep.runs_per_job=8"]` packs runs.
         """
-        jobs, began = self.map_array(fn, *iterables), time.monotonic()
-        return (
-            job.result(None if timeout is None else max(0, began + timeout - time.monotonic()))
-            for job in jobs
-        )
+        jobs, until = self.map_array(fn, *iterables), timeout and time.monotonic() + timeout
+        return (job.result(until and max(0, until - time.monotonic())) for job in jobs)
 
     @contextmanager
     def batch(self, allow_implicit_submissions: bool = False) -> Iterator[None]:  # noqa: FBT001, FBT002  # submitit's
@@ -179,14 +157,14 @@ class Executor(concurrent.futures.Executor):
         own = threading.get_ident()
         if own in self._held:
             raise RuntimeError('Nesting "with executor.batch()" contexts is not allowed.')
-        batch = self._held[own] = _Batch(implicit=allow_implicit_submissions)
+        batch = self._held[own] = _Batch(parameters=self.parameters, implicit=allow_implicit_submissions)
         try:
             yield
         except BaseException:
             if self._held.pop(own, None) is not None:
                 batch.refuse(UsageError("this call was dropped: its batch ended with an exception"))
             raise
-        if not batch.first_at and not allow_implicit_submissions:
+        if not batch.calls and not allow_implicit_submissions:
             warnings.warn("nothing was submitted within the batch", RuntimeWarning, stacklevel=3)
         with self._changed:
             if self._held.pop(own, None) is not None:
@@ -197,8 +175,7 @@ class Executor(concurrent.futures.Executor):
 
         `reference` is an id, its beginning, a name, or with `.3` one run. Raises NotFoundError.
         """
-        found = open_launch(reference, output_dir=self.folder)
-        return [open_job(run.folder, run.index) for run in found.runs]
+        return [open_job(run.folder, run.index) for run in open_launch(reference, output_dir=self.folder)]
 
     def progress(self, jobs: Iterable[Job[Any]] | None = None) -> None:
         """Show a progress bar until these jobs have ended (default: all of this executor)."""
@@ -214,8 +191,7 @@ class Executor(concurrent.futures.Executor):
         """
         with self._changed:
             self._closed = True
-            left, self._held = [*self._due, *self._held.values()], {}
-            self._due = []
+            left, self._due, self._held = [*self._due, *self._held.values()], [], {}
             for batch in left:
                 if cancel_futures:
                     batch.refuse(concurrent.futures.CancelledError())
@@ -229,46 +205,43 @@ class Executor(concurrent.futures.Executor):
 
     @explain_errors
     def _submit_calls(self, calls: Sequence[DelayedSubmission], *, urgent: bool = True) -> list[Job[Any]]:
-        around = (path for path in (self.cwd, *self.cwd.parents) if (path / ".git").exists())
-        checkout = next(around, self.cwd)
+        checkout = next((one for one in (self.cwd, *self.cwd.parents) if (one / ".git").exists()), self.cwd)
         encoded = encode_calls(calls, [self.cwd, checkout, checkout / "src"])
-        size_gb = sum(map(len, {part for call in encoded for part in call.parts})) / 2**30
+        size_gb = sum(map(len, {part for _, parts in encoded for part in parts})) / 2**30
         if size_gb > self.max_pickle_size_gb:
             message = f"the calls have {size_gb:.2f} GB, max_pickle_size_gb is {self.max_pickle_size_gb}"
             raise UsageError(message, hint="pass the path of a file in place of what it holds")
-        parameters = self.parameters
-        one_stream = bool(parameters.get("stderr_to_stdout"))
-        jobs = [Job[Any](self.submit_now, one_stream=one_stream) for _ in encoded]
-        given = [(job, call, parameters) for job, call in zip(jobs, encoded, strict=True)]
         with self._changed:
             if self._closed:
                 raise RuntimeError("cannot submit calls after shutdown()")
-            self._jobs.update(jobs)
             held = self._held.get(threading.get_ident())
-            loose = (one for one in self._due if not one.urgent)
-            batch = held or next(loose, None) or _Batch()
-            batch.add(given)
+            loose = (one for one in self._due if one.due_at and one.parameters is self.parameters)
+            batch = held or next(loose, None) or _Batch(parameters=self.parameters)
+            one_stream = bool(batch.parameters.get("stderr_to_stdout"))
+            jobs = [Job[Any](self.submit_now, one_stream=one_stream) for _ in encoded]
+            self._jobs.update(jobs)
+            batch.calls.update(zip(jobs, encoded, strict=True))
             if held is None:
-                self._launch_soon(batch, urgent=urgent)
+                due_at = min(batch.began_at + _LONGEST_S, time.monotonic() + _QUIET_S)
+                self._launch_soon(batch, 0.0 if urgent else due_at)
         return jobs
 
     def submit_now(self, job: Job[Any]) -> None:
         """Launch what waits with this job, as it is asked for something; jobs call this themselves."""
         with self._changed:
-            every = (*self._due, *self._held.values())
-            found = next((one for one in every if any(job is own for own, _, _ in one.given)), None)
+            found = next((one for one in (*self._due, *self._held.values()) if job in one.calls), None)
             if found is None:
                 return
             if found not in self._due:
                 if not found.implicit:
                     raise AttributeError("jobs of `with executor.batch()` are submitted at its end")
-                taken, found.given = found.given, []
-                found = _Batch(given=taken)
+                taken, found.calls = found.calls, {}
+                found = _Batch(parameters=found.parameters, calls=taken)
             self._launch_soon(found)
 
-    def _launch_soon(self, batch: _Batch, *, urgent: bool = True) -> None:
-        batch.urgent = batch.urgent or urgent
-        if batch not in self._due and batch.given:
+    def _launch_soon(self, batch: _Batch, due_at: float = 0.0) -> None:
+        batch.due_at = due_at
+        if batch not in self._due and batch.calls:
             self._due.append(batch)
         if self._thread is None and self._due:
             self._thread = threading.Thread(target=self._launch_gathered, name="hpckit-submit")
@@ -278,33 +251,32 @@ class Executor(concurrent.futures.Executor):
     def _launch_gathered(self) -> None:
         while True:
             with self._changed:
-                while self._due:
-                    batch = min(self._due, key=lambda one: one.due_at)
-                    if (pause := batch.due_at - time.monotonic()) <= 0:
-                        break
-                    self._changed.wait(pause)
-                else:
+                if not self._due:
                     self._thread = None
                     return
+                batch = min(self._due, key=lambda one: one.due_at)
+                if (pause_s := batch.due_at - time.monotonic()) > 0:
+                    self._changed.wait(pause_s)
+                    continue
                 self._due.remove(batch)
-            for parameters, some in groupby(batch.given, key=lambda one: one[2]):
-                self._launch(list(some), parameters)
+            self._launch(batch)
 
-    def _launch(self, given: Sequence[_Given], parameters: Mapping[str, Any]) -> None:
+    def _launch(self, batch: _Batch) -> None:
+        encoded = [*batch.calls.values()]
         try:
-            words = [str(word) for word in parameters.get("overrides", ())]
+            words = [str(word) for word in batch.parameters.get("overrides", ())]
             chosen = {word.lstrip("+~").partition("=")[0] for word in words}
             settings = {
                 "cluster": self.cluster,
                 "cluster.max_parallel": max(2, os.cpu_count() or 1),
-                "name": given[0][1].name,
+                "name": encoded[0][0],
                 "output_dir": str(self.folder).replace("${", r"\${"),
                 "runtime.cwd": "project",
                 "entry_point": None,
-                **build_launch_settings(parameters),
+                **build_launch_settings(batch.parameters),
             }
             kept = {key: value for key, value in settings.items() if key.lstrip("+") not in chosen}
-            calls = write_calls([call for _, call, _ in given], self.folder / ".calls")
+            calls = write_calls(encoded, self.folder / ".calls")
             points: list[dict[str, Any]] = [{"+params.call": text} for text in calls]
             if len(set(calls)) < len(calls):  # the same call several times is meant so
                 points = [point | {"+params.number": number} for number, point in enumerate(points)]
@@ -312,10 +284,9 @@ class Executor(concurrent.futures.Executor):
             begun = launch(kept, *words, only, points=several, command=_COMMAND, cwd=self.cwd, rerun=True)
             record = load_launch(begun.folder)
         except BaseException as error:  # noqa: BLE001  # its jobs raise it
-            for job, _, _ in given:
-                job.refuse(error)
+            batch.refuse(error)
             return
         # First of all: a process that is forked as soon as a job has its run waits for it, too.
-        WATCHER.watch(record, {index: job for index, (job, _, _) in enumerate(given)})
-        for index, (job, _, _) in enumerate(given):
-            job.assign_run(record, index)
+        WATCHER.watch(record, enumerate(job.settle for job in batch.calls))
+        for index, job in enumerate(batch.calls):
+            job.place.set_result((record, index))

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from hpckit.api.handles import LaunchedRun, build_run_failed_error
 from hpckit.api.pickling import load_own_pickle
@@ -16,24 +16,16 @@ from hpckit.api.watch import renew_in_children
 from hpckit.errors import HpckitError, RunFailedError, UsageError
 from hpckit.executor.encoding import DelayedSubmission, read_call, read_result
 from hpckit.executor.watcher import WATCHER
-from hpckit.model.run import RunRecord, RunView
+from hpckit.model.run import RunView
 from hpckit.model.states import RunState
-from hpckit.record.launches import (
-    Launch,
-    check_launch_exists,
-    load_launch,
-    load_run_settings,
-    read_run_records,
-)
+from hpckit.record.launches import Launch, load_launch, load_run_settings, read_run_records
 from hpckit.record.logs import find_rank_logs, read_log_of_all_attempts
 from hpckit.report.rows import build_run_row
-from hpckit.values import dataclass
 
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobPaths:
+class JobPaths(NamedTuple):
     """The files of one task of a job: `stdout` and `stderr` are the log of its latest round."""
 
     folder: Path
@@ -56,27 +48,22 @@ class Job(Future[R]):
     """
 
     def __init__(
-        self, submit_now: Callable[[Job[Any]], None] | None = None, *, one_stream: bool = False
+        self, submit_now: Callable[[Job[Any]], None] = lambda _: None, *, one_stream: bool = False
     ) -> None:
         super().__init__()
         self._submit, self._one_stream = submit_now, one_stream
-        self._submitted = threading.Event()
-        self._place: tuple[Launch, int] | None = None
+        self.place: Future[tuple[Launch, int]] = Future()
         self._end: RunState | None = None
         self._values: list[Any] = []
         renew_in_children(self)
 
     def renew_after_fork(self) -> None:
         """Make new locks; a call that only the parent process can launch ends here with an error."""
-        self._condition = threading.Condition()
-        submitted, self._submitted = self._submitted.is_set(), threading.Event()
-        error = UsageError("this process was forked before the call was submitted", hint="ask for job_id")
-        self._submitted.set() if submitted else self.refuse(error)
-
-    def assign_run(self, launch: Launch, index: int) -> None:
-        """Take note of the run; its executor calls this."""
-        self._place = (launch, index)
-        self._submitted.set()
+        for one in (self, self.place):
+            one._condition = threading.Condition()  # noqa: SLF001  # Python's own does not
+        if not self.place.done():
+            words = "this process was forked before the call was submitted"
+            self.refuse(UsageError(words, hint="ask for job_id"))
 
     def refuse(self, error: BaseException) -> None:
         """End with an error that is not of the run; hpckit calls this itself."""
@@ -85,32 +72,42 @@ class Job(Future[R]):
                 self.set_running_or_notify_cancel()
             elif not super().done():
                 self.set_exception(error)
-        self._submitted.set()
+            if not self.place.done():
+                self.place.set_exception(error)
 
     def settle(self, end: RunView | Exception, late: bool) -> bool:  # noqa: FBT001  # of a pair
         """End as the run did, or with an error; return False while a result is not visible, unless `late`."""
         if isinstance(end, Exception):
             self.refuse(end)
             return True
-        error: BaseException | None = None
+        (launch, index), record, values = self.need_run(), end.record, list[Any]()
+        run, error = launch.paths.run(index), None
         if end.state is not RunState.completed:
             error = build_run_failed_error(build_run_row(end))
-            error.__cause__ = self._read_exception(end.record)
-        values = [self._read_result(rank, error) for rank in range(self.num_tasks)]
-        lost = (value.__cause__ for value, there in values if error is None and not there)
-        if not late and any(isinstance(cause, FileNotFoundError) for cause in lost):
-            return False
+            failed = 0 if record.failure is None else record.failure.rank or 0
+            left = run.attempt(record.attempt).round(record.round or 0).rank_exception_file(failed)
+            with suppress(Exception):  # there is none, or its class is not here, or takes other arguments
+                error.__cause__ = load_own_pickle(left.with_suffix(".pkl"))
+        first: BaseException | None = error
+        for rank in range(self.num_tasks):
+            try:
+                values.append(read_result(run, rank))
+            except BaseException as unread:  # noqa: BLE001  # unpickling runs a user's own code
+                if isinstance(unread, FileNotFoundError) and error is None and not late:
+                    return False
+                values.append(error or _explain_unread_result(record.id, unread))
+                first = values[0] if rank == 0 else first
         with self._condition:
             if super().done():  # another thread has looked, too
                 return True
-            self._values, self._end = [value for value, _ in values], end.state
+            self._values, self._end = values, end.state
             if end.state is RunState.cancelled:
                 super().cancel()
                 self.set_running_or_notify_cancel()
-            elif error is not None or not values[0][1]:
-                self.set_exception(error or values[0][0])
+            elif first is not None:
+                self.set_exception(first)
             else:
-                self.set_result(values[0][0])
+                self.set_result(values[0])
         return True
 
     def _invoke_callbacks(self) -> None:
@@ -119,42 +116,11 @@ class Job(Future[R]):
         if self._done_callbacks:  # type: ignore[attr-defined]
             threading.Thread(target=call_back, name="hpckit-callbacks").start()
 
-    def _read_result(self, rank: int, error: BaseException | None) -> tuple[Any, bool]:
-        """Return what a rank returned and True, or the error in its place and False."""
-        launch, index = self.need_run()
-        try:
-            return read_result(launch.paths.run(index), rank), True
-        except HpckitError as refused:
-            return error or refused, False
-        except BaseException as unread:  # noqa: BLE001  # unpickling runs a user's own code
-            if error is None:
-                hint = "a function that ends its process by itself (os._exit) leaves none"
-                run = launch.runs[index].id
-                words = f"run {run} completed, but its result cannot be read: {unread!r}"
-                error = RunFailedError(words, hint=hint, run=run, state="completed", cause=None)
-                error.__cause__ = unread
-            return error, False
-
-    def _read_exception(self, record: RunRecord) -> BaseException | None:
-        launch, index = self.need_run()
-        rank = 0 if record.failure is None else record.failure.rank or 0
-        round_ = launch.paths.run(index).attempt(record.attempt).round(record.round or 0)
-        with suppress(Exception):  # there is none, or its class is not here, or takes other arguments
-            found = load_own_pickle(round_.rank_exception_file(rank).with_suffix(".pkl"))
-            return found if isinstance(found, BaseException) else None
-        return None
-
-    def _submit_now(self) -> None:
-        if self._submit is not None and not self._submitted.is_set():
-            self._submit(self)
-
     def need_run(self) -> tuple[Launch, int]:
         """Return the launch and the index of the run, once it is submitted; raises what prevented that."""
-        self._submit_now()
-        self._submitted.wait()
-        if self._place is None:
-            raise super().exception() or UsageError("this call was not submitted")
-        return self._place
+        if not self.place.done():
+            self._submit(self)
+        return self.place.result()
 
     @property
     def run(self) -> LaunchedRun:
@@ -172,8 +138,7 @@ class Job(Future[R]):
     @cached_property
     def num_tasks(self) -> int:
         """The number of ranks, each of which makes the call."""
-        launch, index = self.need_run()
-        resources = load_run_settings(launch, index)[0].resources
+        resources = load_run_settings(*self.need_run())[0].resources
         return max(1, resources.nodes * resources.tasks_per_node)
 
     @property
@@ -184,8 +149,8 @@ class Job(Future[R]):
         if super().done():  # without a run
             return "CANCELLED" if self.cancelled() else "FAILED"
         launch, index = self.need_run()
-        check_launch_exists(launch.folder)
-        return WATCHER.read_view(launch, index).state.upper()
+        view = WATCHER.find_view(launch.folder, index)
+        return (self.run.state if view is None else view.state).upper()
 
     def done(self, force_check: bool = False) -> bool:  # noqa: FBT001, FBT002  # submitit's own
         """Return whether the call has ended for good; `force_check` looks at once, and asks Slurm."""
@@ -200,7 +165,7 @@ class Job(Future[R]):
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for the end, whatever it is; raises TimeoutError after `timeout` seconds."""
-        self._submit_now()
+        self._submit(self)
         if not wait([self], timeout).done:
             raise TimeoutError(f"the job has not ended after {timeout:g} s; its run continues")
 
@@ -210,19 +175,17 @@ class Job(Future[R]):
         Raises RunFailedError if the run failed, with the exception of the function as its
         `__cause__`, CancelledError, and TimeoutError after `timeout` seconds.
         """
-        self._submit_now()
+        self._submit(self)
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait, and return the error that `result` would raise; None if the call returned."""
-        self._submit_now()
+        self._submit(self)
         return super().exception(timeout)
 
     def results(self, *, raise_: bool = True) -> list[Any]:
         """Wait, and return what each rank returned; with `raise_=False`, errors in place of the rest."""
-        self.wait()
-        if raise_:
-            self.result()
+        self.result() if raise_ else self.wait()
         return self._values or [super().exception()] * self.num_tasks
 
     def cancel(self, check: bool = True) -> bool:  # noqa: FBT001, FBT002  # submitit's own
@@ -233,13 +196,11 @@ class Job(Future[R]):
         """
         if super().done():
             return self.cancelled()
-        try:
+        tolerated = () if check else (HpckitError,)
+        with suppress(*tolerated):
             self.run.cancel()
-        except HpckitError:
-            if check:
-                raise
-            return False
-        return True
+            return True
+        return False
 
     def task(self, task_id: int) -> Task[R] | Self:
         """Return one rank's part; of a job with one task, the job itself."""
@@ -249,76 +210,75 @@ class Job(Future[R]):
 
     def stdout(self) -> str | None:
         """Return what all ranks printed, with standard error, in all attempts; None if nothing yet."""
-        texts = [text for rank in range(self.num_tasks) if (text := self.read_log(rank)) is not None]
+        texts = [text for rank in range(self.num_tasks) if (text := Task(self, rank).stdout()) is not None]
         return "\n".join(texts) if texts else None
 
     def stderr(self) -> str | None:
         """Return the same as `stdout()`, as both are in one log; None with `stderr_to_stdout=True`."""
         return None if self._one_stream else self.stdout()
 
-    def read_log(self, rank: int) -> str | None:
-        """Return what one rank printed, from the first attempt on; None if nothing yet."""
-        return read_log_of_all_attempts(*self.need_run(), rank)
-
     @property
     def paths(self) -> JobPaths:
         """The job's files; of several tasks, those of the first."""
-        return self.list_paths(0)
-
-    def list_paths(self, rank: int) -> JobPaths:
-        """Return the files of one rank's part."""
-        launch, index = self.need_run()
-        paths, logs = launch.paths.run(index), find_rank_logs(launch, index)
-        log = logs[rank].path if rank in logs else paths.attempt(1).round(0).rank_log(rank)
-        return JobPaths(folder=paths.folder, stdout=log, stderr=log, result=paths.call_result(rank))
+        return Task(self, 0).paths
 
     def submission(self) -> DelayedSubmission:
         """Return the call as submitted; raises ForeignError for pickles that others could have written."""
-        launch, index = self.need_run()
-        return read_call(load_run_settings(launch, index)[0].params["call"])
+        return read_call(load_run_settings(*self.need_run())[0].params["call"])
 
     def __repr__(self) -> str:
-        if self._place is None:
+        if not self.place.done() or self.place.exception():
             return super().__repr__()
-        return f"<Job {self._place[0].runs[self._place[1]].id}: {self.state}>"
+        return f"<Job {self.run.id}: {self.state}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         launch, index = self.need_run()
         return (open_job, (launch.folder, index, self._one_stream))
 
 
-class Task(Generic[R]):
+class Task(NamedTuple, Generic[R]):
     """One rank's part of a job with several; it ends with the job, whose methods it has."""
 
-    num_tasks = 1
-
-    def __init__(self, job: Job[R], task_id: int) -> None:
-        self.job, self.task_id = job, task_id
+    job: Job[R]
+    task_id: int
+    num_tasks: int = 1
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.job, name)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Task, (self.job, self.task_id))
-
     def result(self) -> R:
         """Wait, and return what the function returned on this rank; raises as the job's does."""
         value: Any = self.job.results(raise_=False)[self.task_id]
-        error = self.job.exception()
-        if error is not None and value is error:
-            raise error
+        if value is self.job.exception() and value is not None:
+            raise value
         return value  # type: ignore[no-any-return]  # what the function returned
 
     def stdout(self) -> str | None:
-        """Return what this rank printed."""
-        return self.job.read_log(self.task_id)
+        """Return what this rank printed in all attempts; None if nothing yet."""
+        return read_log_of_all_attempts(*self.job.need_run(), self.task_id)
 
-    stderr = stdout
+    def stderr(self) -> str | None:
+        """Return the same as `stdout()`: a rank has one log."""
+        return self.stdout()
 
     @property
     def paths(self) -> JobPaths:
         """The files of this rank."""
-        return self.job.list_paths(self.task_id)
+        launch, index = self.job.need_run()
+        run, logs = launch.paths.run(index), find_rank_logs(launch, index)
+        first = run.attempt(1).round(0).rank_log(self.task_id)
+        log = logs[self.task_id].path if self.task_id in logs else first
+        return JobPaths(run.folder, stdout=log, stderr=log, result=run.call_result(self.task_id))
+
+
+def _explain_unread_result(run: str, cause: BaseException) -> BaseException:
+    if isinstance(cause, HpckitError):
+        return cause
+    hint = "a function that ends its process by itself (os._exit) leaves none"
+    message = f"run {run} completed, but its result cannot be read: {cause!r}"
+    error = RunFailedError(message, hint=hint, run=run, state="completed", cause=None)
+    error.__cause__ = cause
+    return error
 
 
 def open_job(folder: Path, index: int, one_stream: bool = False) -> Job[Any]:  # noqa: FBT001, FBT002
@@ -327,6 +287,6 @@ def open_job(folder: Path, index: int, one_stream: bool = False) -> Job[Any]:  #
     if not isinstance(load_run_settings(launch, index)[0].params.get("call"), str):
         raise UsageError(f"{launch.runs[index].id} is no run of an executor", hint="hpckit.open() shows it")
     job = Job[Any](one_stream=one_stream)
-    job.assign_run(launch, index)
-    WATCHER.watch(launch, {index: job})
+    job.place.set_result((launch, index))
+    WATCHER.watch(launch, [(index, job.settle)])
     return job

@@ -154,8 +154,8 @@ def test_library_that_new_pythons_import_goes_by_name(
     monkeypatch.syspath_prepend(tmp_path)
     of_path = __import__("of_path")
     try:
-        (call,) = encode_calls([DelayedSubmission(of_path.add, 1)], [])
-        assert json.loads(call.parts[0])["function"] == "of_path:add"
+        ((_, parts),) = encode_calls([DelayedSubmission(of_path.add, 1)], [])
+        assert json.loads(parts[0])["function"] == "of_path:add"
     finally:
         del sys.modules["of_path"]
 

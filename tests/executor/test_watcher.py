@@ -69,7 +69,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def watched(look: Look, job: Ending) -> Any:
     """Return a launch with one open job."""
-    return _WatchedLaunch(poller=look, jobs={0: [job]})  # type: ignore[arg-type]  # stand-ins
+    return _WatchedLaunch(poller=look, jobs=[(0, job.settle)])  # type: ignore[arg-type]  # stand-ins
 
 
 @pytest.mark.parametrize("state", [RunState.unknown, RunState.interrupted])
