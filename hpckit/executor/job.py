@@ -96,7 +96,7 @@ class Job(Future[R]):
                 if isinstance(unread, FileNotFoundError) and error is None and not late:
                     return False
                 values.append(error or _explain_unread_result(record.id, unread))
-                first = values[0] if rank == 0 else first
+                first = first or values[-1]
         with self._condition:
             if super().done():  # another thread has looked, too
                 return True

@@ -90,8 +90,9 @@ def show_words(secret, note):
     return Path(f"/proc/{os.getpid()}/cmdline").read_text()
 
 
-def end_process():
-    os._exit(0)
+def end_process(*ranks):
+    if not ranks or int(os.environ["HPCKIT_RANK"]) in ranks:
+        os._exit(0)
 
 
 class Bad:
@@ -406,8 +407,16 @@ def test_arguments_stand_neither_in_processes_nor_in_settings(project: Path, cal
 
 def test_job_whose_result_cannot_be_read_says_so(project: Path, calls: Any) -> None:
     """By the documented error, at once where no file system is slow."""
-    ends, returns = make_executor(project, "lost ${y}").submit_array([calls.end_process, calls.return_bad])
+    executor = make_executor(project, "lost ${y}")
+    ends, returns = executor.submit_array([calls.end_process, calls.return_bad])
     for job, cause in ((ends, FileNotFoundError), (returns, ZeroDivisionError)):
         with pytest.raises(RunFailedError, match="completed, but its result cannot be read") as caught:
             job.result(60)
         assert isinstance(caught.value.__cause__, cause)
+    executor.update_parameters(tasks_per_node=2)
+    later = executor.submit(calls.end_process, 1)
+    assert later.results(raise_=False)[0] is None
+    for raises in (later.result, later.results, later.task(1).result):
+        with pytest.raises(RunFailedError, match="completed, but its result cannot be read"):
+            raises()
+    assert later.task(0).result() is None
