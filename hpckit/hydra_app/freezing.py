@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from inspect import getclosurevars
 from pathlib import Path
 from typing import Any
@@ -53,10 +54,11 @@ def freeze_config(config: DictConfig) -> None:
     register_resolver("oc.env", env, replace=True)
     try:
         # What reads no keys comes first: others may read it.
-        for container, key, node in sorted(_list_calls(config), key=lambda place: _reads_keys(place[2])):
+        for container, key, text in sorted(_list_calls(config), key=lambda place: _reads_keys(place[2])):
             with suppress(Exception):
-                value = _resolve(node)
-                if not _can_stay(config, node, value) and not holds_secret(str(key), value):
+                call = partial(container.__getitem__, key)
+                value = call()
+                if not _can_stay(config, text, value, call) and not holds_secret(str(key), value):
                     with flag_override(container, ["readonly", "struct"], [False, False]):
                         container[key] = value
     finally:
@@ -67,47 +69,38 @@ def freeze_config(config: DictConfig) -> None:
 
 def holds_secret(key: str, value: Any) -> bool:
     """Whether a value looks like a secret, by its key or itself, or contains one of the environment's."""
-    text = str(OmegaConf.to_container(value) if isinstance(value, Container) else value)
-    return is_secret_variable(key, text, find_secrets_in_environment(copy_environment()))
+    return is_secret_variable(key, str(value), find_secrets_in_environment(copy_environment()))
 
 
-def _list_calls(container: DictConfig | ListConfig) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield the nodes that call a resolver, each with its container and key."""
-    if container._is_none() or container._is_missing() or container._is_interpolation():  # noqa: SLF001
-        return
-    for key in range(len(container)) if isinstance(container, ListConfig) else list(container):
-        node: Any = container._get_node(key)  # noqa: SLF001  # values are read without resolving
-        raw = node._value()  # noqa: SLF001
-        if isinstance(raw, str) and _RESOLVER.search(raw):
-            yield container, key, node
-        elif isinstance(node, DictConfig | ListConfig):
+def _list_calls(container: DictConfig | ListConfig) -> Iterator[tuple[Any, Any, str]]:
+    """Yield the texts that call a resolver, each with its container and key."""
+    content: Any = container._value()  # noqa: SLF001  # values are read without resolving
+    for key, node in content.items() if isinstance(content, dict) else enumerate(content):
+        text = node._value()  # noqa: SLF001  # also of a container that is an interpolation
+        if isinstance(text, str) and _RESOLVER.search(text):
+            yield container, key, text
+        elif isinstance(node, DictConfig | ListConfig) and isinstance(text, dict | list):
             yield from _list_calls(node)
 
 
-def _reads_keys(node: Any) -> bool:
+def _reads_keys(text: str) -> bool:
     """Whether an interpolation names other keys, or calls a resolver that is given the configuration."""
-    text = node._value()  # noqa: SLF001
     resolvers = filter(None, map(BaseContainer._resolvers.get, _RESOLVER.findall(text)))  # noqa: SLF001
     # OmegaConf notes what it passes to one: `pass_root`, as to its own `oc.select`.
     noted = [item for resolver in resolvers for item in getclosurevars(resolver).nonlocals.items()]
     return _KEY.search(text) is not None or any(given and name[:5] == "pass_" for name, given in noted)
 
 
-def _resolve(node: Any) -> Any:
-    value = node._dereference_node()  # noqa: SLF001
-    return value if isinstance(value, Container) else value._value()  # noqa: SLF001
-
-
-def _can_stay(config: DictConfig, node: Any, value: Any) -> bool:
-    """Whether an interpolation gives the same when it is called again, as a function of keys does."""
+def _can_stay(config: DictConfig, text: str, value: Any, call: Callable[[], Any]) -> bool:
+    """Whether an interpolation gives the same value when it is called again, as a function of keys does."""
     if isinstance(value, str) and "${" in value:  # was escaped: is a text
         return True
-    if "now" in _RESOLVER.findall(node._value()) or (isinstance(value, _PLAIN) and not _reads_keys(node)):  # noqa: SLF001
+    if "now" in _RESOLVER.findall(text) or (isinstance(value, _PLAIN) and not _reads_keys(text)):
         return False
     cache = OmegaConf.get_cache(config)
     OmegaConf.clear_cache(config)
     try:
-        again = _resolve(node)
+        again = call()
         return type(again) is type(value) and bool(again == value)
     finally:
         config._metadata.resolver_cache = cache  # noqa: SLF001  # set_cache would copy what may not be copied

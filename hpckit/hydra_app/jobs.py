@@ -14,14 +14,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from hpckit.api.pickling import load_own_pickle, open_own_file
 from hpckit.errors import FrozenFolderError
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.record.ownership import check_folder_is_own
-from hpckit.record.store import make_private_folder, read_regular_file, write_chunks
+from hpckit.record.store import make_private_folder, write_chunks
 from hpckit.values import dataclass
 
-_INDEX = "jobs.json"
-_FUNCTION = "function.pkl"
+_INDEX, _FUNCTION, _RESULT = "jobs.json", "function.pkl", "{}.return.pkl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +42,16 @@ class Application:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenJob:
-    """One job on a node; its run was recorded with the values `words`."""
+    """One job on a node; its run was recorded with the values `words`.
 
-    folder: Path
-    number: int
+    `result` is the file for what its function returned, and the folder it worked in, pickled.
+    """
+
     words: Mapping[str, Any]
     application: Application
     config: bytes  # is unpickled only where the application's own classes are
     function: bytes | None
+    result: Path
 
 
 def name_function(function: Any) -> str:
@@ -68,60 +70,51 @@ def write_jobs(
 
     Raises OSError, and ForeignError where others could replace the folder.
     """
-    make_private_folder(folder.parent)
     make_private_folder(folder, exist_ok=False)
     check_folder_is_own(folder)
     files = {f"{number}.pkl": pickle.dumps(config) for number, config in configs.items()}
     files |= {} if function is None else {_FUNCTION: function}
-    for name, content in files.items():
-        write_chunks(folder / name, (content,))
-    digests = {name: sha256(content).hexdigest() for name, content in files.items()}
-    whole = {"application": to_plain(application), "files": digests, "words": words}
-    index = json.dumps(whole).encode()
-    write_chunks(folder / _INDEX, (index,))
-    return sha256(index).hexdigest()
+    digests = {name: _write_file(folder / name, content) for name, content in files.items()}
+    index = {"application": to_plain(application), "files": digests, "words": words}
+    return _write_file(folder / _INDEX, json.dumps(index).encode())
+
+
+def _write_file(file: Path, content: bytes) -> str:
+    write_chunks(file, (content,))
+    return sha256(content).hexdigest()
 
 
 def read_job(folder: Path, digest: str, number: int) -> FrozenJob:
-    """Return a job; raises FrozenFolderError if it is not as it was frozen, ForeignError, OSError."""
-    index = json.loads(_read_checked(folder / _INDEX, digest))
-    files: Mapping[str, str] = index["files"]
-    name = f"{number}.pkl"
+    """Return a job; raises FrozenFolderError if it is not as it was frozen, or ForeignError."""
+    index = json.loads(_read_file(folder / _INDEX, digest))
+    names = {f"{number}.pkl", _FUNCTION} & index["files"].keys()
+    files = {name: _read_file(folder / name, index["files"][name]) for name in names}
     return FrozenJob(
-        folder=folder,
-        number=number,
         words=index["words"][str(number)],
         application=from_plain(Application, index["application"]),
-        config=_read_checked(folder / name, files[name]),
-        function=_read_checked(folder / _FUNCTION, files[_FUNCTION]) if _FUNCTION in files else None,
+        config=files[f"{number}.pkl"],
+        function=files.get(_FUNCTION),
+        result=folder / _RESULT.format(number),
     )
 
 
-def _read_checked(file: Path, digest: str) -> bytes:
+def _read_file(file: Path, digest: str) -> bytes:
     try:
-        check_folder_is_own(file.parent)
-        content = read_regular_file(file)
+        with open_own_file(file) as source:
+            content = source.read()
     except OSError as error:
         raise FrozenFolderError(
             f"{file}, which the run is made of, cannot be read: {error.strerror}",
             hint="it lies in the sweep's folder (hydra.sweep.dir), which has to stay while runs may resume",
         ) from error
     if sha256(content).hexdigest() != digest:
-        raise FrozenFolderError(
-            f"{file} is not as it was at the launch", hint="launch again; nothing of it was used"
-        )
+        message = f"{file} is not as it was at the launch"
+        raise FrozenFolderError(message, hint="launch again; nothing of it was used")
     return content
-
-
-def find_result_file(folder: Path, number: int) -> Path:
-    """Return where a job leaves what its function returned, and the folder it worked in, pickled."""
-    return folder / f"{number}.return.pkl"
 
 
 def read_result(folder: Path, number: int) -> tuple[Any, str] | None:
     """Return what the function of a job returned, and where; None if it left nothing; raises ForeignError."""
-    check_folder_is_own(folder)
     with suppress(FileNotFoundError):
-        content = read_regular_file(find_result_file(folder, number))
-        return pickle.loads(content)  # type: ignore[no-any-return]  # noqa: S301  # of this user's own run
+        return load_own_pickle(folder / _RESULT.format(number))  # type: ignore[no-any-return]
     return None

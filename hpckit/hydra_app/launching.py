@@ -14,9 +14,8 @@ from copy import deepcopy
 from pathlib import Path
 from shutil import rmtree
 from traceback import walk_stack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import cloudpickle
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, filter_overrides, setup_globals
@@ -26,9 +25,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from hpckit.api.handles import Launch, build_run_failed_error
 from hpckit.api.invocation import build_python_context
 from hpckit.api.launching import launch as start_launch
+from hpckit.api.pickling import pickle_for_run
 from hpckit.config.request import ComposeRequest, list_conf_folders, shipped_conf_folder
 from hpckit.context import current_folder, default_output_dir, random_launch_token
-from hpckit.errors import HpckitError
+from hpckit.errors import HpckitError, UsageError
 from hpckit.hydra_app.freezing import freeze_config
 from hpckit.hydra_app.jobs import Application, name_function, read_result, write_jobs
 from hpckit.hydra_app.parameters import JOB, name_as_hydra_does, name_columns, read_parameters
@@ -38,12 +38,7 @@ from hpckit.record.launches import load_launch
 from hpckit.record.snapshot.outside import list_imported_modules_left_out
 from hpckit.record.store import read_json_object, write_json
 from hpckit.report.failures import list_failure_hints
-from hpckit.report.selection import parse_overrides
 from hpckit.runtime.environ import copy_environment
-from hpckit.values import dataclass
-
-if TYPE_CHECKING:
-    from hydra_plugins.hpckit_launcher.launcher import HpckitLauncher
 
 _LOG = logging.getLogger("hpckit")
 _BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
@@ -52,29 +47,21 @@ _LEFT_OUT = """not in the frozen code, so runs take it as it is then, or lack it
   start in a folder that has all of it, make that a git repository, or git add -f what git ignores"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted:
-    """What a job returns to a sweeper that does not wait: ids of its launch and run, and Slurm's."""
+def launch_jobs(launcher: Any, jobs: Mapping[int, Sequence[str]]) -> list[JobReturn]:
+    """Start a run for each job, by number; return what became of it, or ids if the sweeper does not wait.
 
-    launch: str
-    run: str
-    job: str | None
-
-
-def launch_jobs(
-    launcher: HpckitLauncher, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
-) -> list[JobReturn]:
-    """Start a run for each job, and return what became of it.
-
-    Raises CompactHydraException, which Hydra shows without a traceback, if nothing was started.
+    `launcher` is that of `hydra_plugins`, which has what Hydra's `setup` gave it. Raises
+    CompactHydraException, which Hydra shows without a traceback, if nothing was started.
     """
     with _show_messages_as_hydra_does():
         parameters = read_parameters(launcher.parameters, copy_environment())
         for word in parameters.ignored:
             _LOG.warning("hydra.launcher.%s has no meaning for hpckit", word)
         wait = _decide_whether_to_wait(parameters.wait, launcher.config)
-        sweep_dir = _make_sweep_dir(launcher.config)
-        jobs = dict(enumerate(job_overrides, initial_job_idx))
+        sweep_dir = Path(str(launcher.config.hydra.sweep.dir)).absolute()
+        sweep_dir.mkdir(parents=True, exist_ok=True)
+        if (mode := launcher.config.hydra.sweep.get("mode")) is not None:
+            sweep_dir.chmod(int(str(mode), 8))
         _LOG.info("Launching %d jobs by hpckit, sweep output dir: %s", len(jobs), sweep_dir)
         configs = {}
         setup_globals()
@@ -105,8 +92,7 @@ def launch_jobs(
         known = read_json_object(sweep_dir / _RECORD).get("launches") or []  # a sweeper may start several
         one = {"id": launch.id, "folder": str(launch.folder), "jobs": list(jobs)}
         write_json(sweep_dir / _RECORD, {"launches": [*known, one]})
-        left_out = list_imported_modules_left_out(load_launch(launch.folder).code)
-        if left_out:
+        if left_out := list_imported_modules_left_out(load_launch(launch.folder).code):
             _LOG.warning(_LEFT_OUT, ", ".join(f"{name} ({file})" for name, file in left_out.items()))
     _LOG.info("submitted %s: hpckit status %s", launch.id, launch.id)
     try:
@@ -148,21 +134,11 @@ def _decide_whether_to_wait(wait: bool | None, config: DictConfig) -> bool:  # n
     return in_batches or sweeper != _BASIC if wait is None else wait
 
 
-def _make_sweep_dir(config: DictConfig) -> Path:
-    folder = Path(str(config.hydra.sweep.dir)).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    if (mode := config.hydra.sweep.get("mode")) is not None:
-        folder.chmod(int(str(mode), 8))
-    return folder
-
-
-def _compose_job(
-    launcher: HpckitLauncher, overrides: Sequence[str], number: int, sweep_dir: Path
-) -> DictConfig:
+def _compose_job(launcher: Any, overrides: Sequence[str], number: int, sweep_dir: Path) -> DictConfig:
     """Return the frozen configuration of a job; `hydra.job.id` stays open, as only its run knows it."""
-    config = launcher.hydra_context.config_loader.load_sweep_config(launcher.config, list(overrides))
     hydra_config: Any = HydraConfig.instance()
-    before = hydra_config.cfg
+    before, loader = hydra_config.cfg, launcher.hydra_context.config_loader
+    config: DictConfig = loader.load_sweep_config(launcher.config, list(overrides))
     with read_write(config.hydra), open_dict(config.hydra):
         config.hydra.job.num = number
         config.hydra.job.id = "???"
@@ -180,20 +156,23 @@ def _compose_job(
 def _describe_application(function: Any) -> tuple[Application, bytes | None]:
     """Return how the program can be entered again; if it cannot, also its function, pickled."""
     main: Any = sys.modules["__main__"]
-    module = getattr(getattr(main, "__spec__", None), "name", None)
-    module = None if module == "__main__" else module
+    module = getattr(getattr(main, "__spec__", None), "name", "__main__")
     cwd, file = current_folder(), Path(getattr(main, "__file__", None) or "")
+    by_hydra_main = any(frame.f_globals.get("__name__") == "hydra.main" for frame, _ in walk_stack(None))
     script, path = None, tuple(sys.path)
-    if not _is_called_by_hydra_main() or not file.is_file():  # `python -`, a pipe
+    if not by_hydra_main or not file.is_file():  # in a notebook, in a test; from `python -`, a pipe
         module = None
-    elif module is None:
-        script, path = str(file.parent.resolve() / file.name), (str(file.resolve().parent),)
+    elif module == "__main__":
+        module, script, path = None, str(file.parent.resolve() / file.name), (str(file.resolve().parent),)
     else:
         path = (str(cwd), str(file.resolve().parents[module.count(".")]))
+    started = parse_invocation(sys.orig_argv)  # the program may have changed sys.argv since
+    names = (module, module.removesuffix(".__main__")) if module else (file.name, file.parent.name)
+    is_own = (started.module if module else Path(started.script or "").name) in names
     application = Application(
         script=script,
         module=module,
-        arguments=_find_arguments(file, module),
+        arguments=started.arguments if is_own else tuple(sys.argv[1:]),  # else by another, as pdb
         cwd=str(cwd),
         function=name_function(function),
         python_path=path,
@@ -201,38 +180,19 @@ def _describe_application(function: Any) -> tuple[Application, bytes | None]:
     return application, None if script or module else _pickle_function(function)
 
 
-def _find_arguments(file: Path, module: str | None) -> tuple[str, ...]:
-    """Return the words that the program was started with: it may have changed `sys.argv` since."""
-    started = parse_invocation(sys.orig_argv)
-    if module is None:
-        is_own = started.script is not None and Path(started.script).name in (file.name, file.parent.name)
-    else:
-        is_own = module in (started.module, f"{started.module}.__main__")
-    return tuple(started.arguments if is_own else sys.argv[1:])  # else it was started by another, as pdb
-
-
-def _is_called_by_hydra_main() -> bool:
-    """Whether `hydra.main` of a program called this; in a notebook or test it may be other code."""
-    return any(
-        frame.f_code.co_name == "decorated_main" and frame.f_globals.get("__name__") == "hydra.main"
-        for frame, _ in walk_stack(None)
-    )
-
-
 def _pickle_function(function: Any) -> bytes:
     _LOG.info("the program cannot be started again on a node: its function is pickled, as it is now")
-    try:
-        return cloudpickle.dumps((function, Singleton.get_state()))  # type: ignore[no-any-return]
-    except Exception:  # noqa: BLE001  # what else Hydra holds may not be picklable
-        return cloudpickle.dumps((function, None))  # type: ignore[no-any-return]
+    with suppress(UsageError):  # what else Hydra holds may not be picklable
+        return pickle_for_run("the function", (function, Singleton.get_state()))
+    return pickle_for_run("the function", (function, None))
 
 
 def _find_project(application: Application) -> Path:
     """Return the folder whose project is frozen: here, if the program belongs to it, else the program's."""
     cwd, folder = Path(application.cwd), Path(application.python_path[-1])
-    installed = folder.is_relative_to(os.path.realpath(sys.prefix))
-    is_here = installed or not (application.script or application.module) or folder.is_relative_to(cwd)
-    return cwd if is_here else folder
+    can_be_entered = application.script or application.module
+    is_here = folder.is_relative_to(cwd) or folder.is_relative_to(os.path.realpath(sys.prefix))
+    return folder if can_be_entered and not is_here else cwd
 
 
 def _find_config_dir(groups: Sequence[str]) -> Path | None:
@@ -244,14 +204,26 @@ def _find_config_dir(groups: Sequence[str]) -> Path | None:
 def _build_returns(
     launch: Launch, configs: Mapping[int, DictConfig], folder: Path, *, waited: bool
 ) -> list[JobReturn]:
-    record = load_launch(launch.folder)
-    places = {int(parse_overrides(record.overrides(index))[JOB]): index for index in range(len(record.runs))}
-    rows = {row.index: row for row in launch.status().rows}
     returns = []
-    for number, config in configs.items():
-        row = rows[places[number]]
-        found = _describe_job(config, row.job or row.run)
-        if waited and row.state is not RunState.completed:
+    for (number, config), row in zip(configs.items(), launch.status().rows, strict=True):
+        own, of_hydra = deepcopy(config), OmegaConf.masked_copy(config, "hydra")
+        with read_write(own), open_dict(own), read_write(of_hydra.hydra):
+            del own["hydra"]
+            of_hydra.hydra.job.id = row.job or row.run
+        found = JobReturn(
+            overrides=OmegaConf.to_container(config.hydra.overrides.task),  # type: ignore[arg-type]
+            cfg=own,
+            hydra_cfg=of_hydra,
+            working_dir=OmegaConf.select(config, "hydra.runtime.output_dir", throw_on_missing=False),
+            task_name=config.hydra.job.name,
+            status=JobStatus.COMPLETED,
+        )
+        if not waited:
+            found.return_value = {"launch": launch.id, "run": row.run, "job": row.job}
+        elif row.state is RunState.completed:
+            left = read_result(folder, number)
+            found.return_value, found.working_dir = left or (None, found.working_dir)
+        else:
             error = build_run_failed_error(row)
             hints = name_as_hydra_does("".join(list_failure_hints(row)))
             error.add_note(
@@ -259,25 +231,5 @@ def _build_returns(
                 f"what failed with today's code, `hpckit resume {launch.id} --failed` with the frozen code"
             )
             found.status, found.return_value = JobStatus.FAILED, error
-        else:
-            found.status = JobStatus.COMPLETED
-            submitted = Submitted(launch=launch.id, run=row.run, job=row.job)
-            left = read_result(folder, number) or (None, found.working_dir)
-            found.return_value, found.working_dir = left if waited else (submitted, found.working_dir)
         returns.append(found)
     return returns
-
-
-def _describe_job(config: DictConfig, job: str) -> JobReturn:
-    own, of_hydra = deepcopy(config), OmegaConf.masked_copy(config, "hydra")
-    with read_write(own), open_dict(own):
-        del own["hydra"]
-    with read_write(of_hydra.hydra):
-        of_hydra.hydra.job.id = job
-    return JobReturn(
-        overrides=OmegaConf.to_container(config.hydra.overrides.task),  # type: ignore[arg-type]
-        cfg=own,
-        hydra_cfg=of_hydra,
-        working_dir=OmegaConf.select(config, "hydra.runtime.output_dir", throw_on_missing=False),
-        task_name=config.hydra.job.name,
-    )

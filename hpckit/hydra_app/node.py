@@ -13,11 +13,10 @@ import pickle
 import runpy
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import hydra
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.hydra import Hydra
@@ -34,17 +33,14 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from hpckit.config.points import encode_hydra_value
 from hpckit.errors import HpckitError, RunError
-from hpckit.hydra_app.jobs import FrozenJob, find_result_file, name_function, read_job
+from hpckit.hydra_app.jobs import FrozenJob, name_function, read_job
 from hpckit.model.metrics import metric_value_to_number
 from hpckit.model.plain import MASK
-from hpckit.record.launches import load_launch
+from hpckit.record.launches import Launch, load_launch
 from hpckit.record.store import append_json_lines, write_chunks
 from hpckit.report.selection import parse_overrides
-from hpckit.runtime.environ import copy_environment, rank_info
+from hpckit.runtime.environ import copy_environment, find_job_and_restarts, rank_info
 from hpckit.values import dataclass
-
-METRIC = "return_value"
-"""The metric with the number that the application's function returned."""
 
 _LOG = logging.getLogger(__name__)
 _DECORATE = hydra.main
@@ -60,6 +56,7 @@ class JobOnNode:
     """
 
     job: FrozenJob
+    launch: Launch
     environ: Mapping[str, str]
     rank: int
     program: Any = None
@@ -67,9 +64,7 @@ class JobOnNode:
 
     def enter_application(self) -> None:
         """Run the script or module of the application until its function has ended; raises how it ended."""
-        application = self.job.application
-        os.chdir(application.cwd)
-        code = load_launch(Path(self.environ["HPCKIT_LAUNCH_DIR"])).code
+        application, code = self.job.application, self.launch.code
         script = application.script and code.find_frozen(application.script)
         sys.argv = [str(script or application.module), *application.arguments]
         sys.path[:0] = dict.fromkeys(map(code.find_frozen, application.python_path))
@@ -112,20 +107,27 @@ class JobOnNode:
         """Call the application's function as a job of Hydra's, and exit: with 1 if it raises."""
         self.program = sys.modules["__main__"]
         try:
-            code = self._leave_result(self._run_job(function, config_path))
-        except BaseException as end:  # such as SystemExit
+            sys.exit(self._leave_result(self._run_job(function, config_path)))
+        except BaseException as end:
             self.end = end
             raise
-        self.end = SystemExit(code)
-        raise self.end
 
     def _run_job(self, function: Callable[..., Any], config_path: str | None) -> JobReturn:
         Plugins.instance()  # imports some of Hydra's modules again, with the classes that configurations have
-        config = self._prepare_config(pickle.loads(self.job.config))  # noqa: S301  # checked by its digest
+        config = pickle.loads(self.job.config)  # noqa: S301  # checked by its digest
+        with read_write(config), open_dict(config):
+            run = f"{self.launch.id}.{self.environ['HPCKIT_RUN_INDEX']}"
+            config.hydra.job.id = find_job_and_restarts(self.environ)[0] or run
+            if self.rank:  # only rank 0 writes `.hydra` and NAME.log
+                config.hydra.output_subdir = None
+                for handler in (OmegaConf.select(config, "hydra.job_logging.handlers") or {}).values():
+                    if "filename" in handler:
+                        file = Path(handler.filename)
+                        handler.filename = str(file.with_name(f"{file.stem}.{self.rank}{file.suffix}"))
         if not GlobalHydra.instance().is_initialized():
-            file, module = detect_calling_file_or_module_from_task_function(function)
-            file = file or (None if module else self.program.__file__)  # of an object
-            path = create_automatic_config_search_path(file, module, config_path)
+            source, module = detect_calling_file_or_module_from_task_function(function)
+            source = source or (None if module else self.program.__file__)  # of an object
+            path = create_automatic_config_search_path(source, module, config_path)
             Hydra.create_main_hydra2(task_name=config.hydra.job.name, config_search_path=path)
         return run_job(
             hydra_context=HydraContext(
@@ -140,26 +142,12 @@ class JobOnNode:
 
     def call_pickled_function(self, pickled: bytes) -> None:
         """Call the function of an application that cannot be entered again."""
-        application = self.job.application
-        os.chdir(application.cwd)
-        sys.path += [folder for folder in application.python_path if folder not in sys.path]
+        sys.path += [folder for folder in self.job.application.python_path if folder not in sys.path]
         setup_globals()
-        function, state = cloudpickle.loads(pickled)
+        function, state = pickle.loads(pickled)  # noqa: S301  # checked by its digest
         if state is not None:
             Singleton.set_state(state)
         self.call_function(function, None)
-
-    def _prepare_config(self, config: DictConfig) -> DictConfig:
-        """Return the configuration as this rank has it: only rank 0 writes `.hydra` and NAME.log."""
-        with read_write(config), open_dict(config):
-            config.hydra.job.id = _describe_job(self.environ)
-            if self.rank:
-                config.hydra.output_subdir = None
-                for handler in (OmegaConf.select(config, "hydra.job_logging.handlers") or {}).values():
-                    if "filename" in handler:
-                        file = Path(handler.filename)
-                        handler.filename = str(file.with_name(f"{file.stem}.{self.rank}{file.suffix}"))
-        return config
 
     def _leave_result(self, result: JobReturn) -> int:
         """Leave what the function returned, of rank 0, and return the code to exit with."""
@@ -172,23 +160,23 @@ class JobOnNode:
         if self.rank:
             return 0
         value, folder = result.return_value, str(result.working_dir)
-        number = metric_value_to_number(value)
-        if number is not None:
-            append_json_lines(Path(self.environ["HPCKIT_ATTEMPT_DIR"]) / "metrics.jsonl", {METRIC: number})
+        if (number := metric_value_to_number(value)) is not None:
+            metrics = Path(self.environ["HPCKIT_ATTEMPT_DIR"]) / "metrics.jsonl"
+            append_json_lines(metrics, {"return_value": number})
         try:
             content = pickle.dumps((value, folder))
         except Exception as error:  # noqa: BLE001  # pickling runs the user's code, and this run did its work
             _LOG.warning("what the function returned cannot be pickled, the sweep gets None: %s", error)
             content = pickle.dumps((None, folder))
-        write_chunks(find_result_file(self.job.folder, self.job.number), (content,))
+        write_chunks(self.job.result, (content,))
         return 0
 
 
-def _refuse_other_words(job: FrozenJob, environ: Mapping[str, str]) -> None:
+def _refuse_other_words(job: FrozenJob, overrides: Sequence[str]) -> None:
     """Raise RunError if the run was recorded with other values than its job has, as a rerun may be."""
-    launch = load_launch(Path(environ["HPCKIT_LAUNCH_DIR"]))
-    given = parse_overrides(launch.overrides(int(environ["HPCKIT_RUN_INDEX"])))
-    for key, text in ((key, encode_hydra_value(value)) for key, value in job.words.items()):
+    given = parse_overrides(overrides)
+    for key, value in job.words.items():
+        text = encode_hydra_value(value)
         if given.get(key, text) not in (text, MASK):
             raise RunError(
                 f"{key}={given[key]} does not reach a job of a sweep, which was frozen with {key}={text}",
@@ -196,22 +184,17 @@ def _refuse_other_words(job: FrozenJob, environ: Mapping[str, str]) -> None:
             )
 
 
-def _describe_job(environ: Mapping[str, str]) -> str:
-    if array := environ.get("SLURM_ARRAY_JOB_ID"):
-        return f"{array}_{environ['SLURM_ARRAY_TASK_ID']}"
-    run = f"{Path(environ['HPCKIT_LAUNCH_DIR']).name}.{environ['HPCKIT_RUN_INDEX']}"
-    return environ.get("SLURM_JOB_ID") or run
-
-
 def main(folder: str, digest: str, number: str) -> None:
     """Run one rank of a job; ends as the application ends."""
     environ = copy_environment()
     try:
         job = read_job(Path(folder), digest, int(number))
-        _refuse_other_words(job, environ)
+        launch = load_launch(Path(environ["HPCKIT_LAUNCH_DIR"]))
+        _refuse_other_words(job, launch.overrides(int(environ["HPCKIT_RUN_INDEX"])))
     except HpckitError as error:
         sys.exit(f"hpckit: error: {error.message}\n  {error.hint}")
-    rank = JobOnNode(job=job, environ=environ, rank=rank_info(environ).rank)
+    rank = JobOnNode(job=job, launch=launch, environ=environ, rank=rank_info(environ).rank)
+    os.chdir(job.application.cwd)
     rank.enter_application() if job.function is None else rank.call_pickled_function(job.function)
 
 

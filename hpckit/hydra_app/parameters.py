@@ -47,8 +47,6 @@ _OF_A_RUN = lazy_pattern(
 )
 """What hpckit says of a run beside its error: words that nobody wrote."""
 
-_GROUPS = ("cluster", "recovery", "checkpoint")
-_PLAIN = (bool, int, float, str, type(None))
 _OURS = frozenset({*field_names(LaunchConfig), "experiment"})
 
 
@@ -70,36 +68,29 @@ def read_parameters(given: Mapping[str, Any], environ: Mapping[str, str]) -> Par
     values: dict[str, Any] = {
         key: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
         for key, value in given.items()
+        if value is not None and (key, value) not in _DEFAULTS and not (here and key in _OF_SLURM)
     }
     for key in ("wait", "auto_resume", "check"):
         if not isinstance(values.get(key), bool | None):
             raise UsageError(f"hydra.launcher.{key}={values[key]}: it must be true or false")
-    named = {
-        key: value
-        for key, value in values.items()
-        if value is not None and (key, value) not in _DEFAULTS and not (here and key in _OF_SLURM)
-    }
-    options = {key: named[key] for key in SBATCH_OPTIONS if key in named}
-    options |= {str(key): value for key, value in named.get("additional_parameters", {}).items()}
+    options = {key: values[key] for key in SBATCH_OPTIONS if key in values}
+    options |= {str(key): value for key, value in values.get("additional_parameters", {}).items()}
     groups, sections = list[str](), dict[str, Any]()
-    for group in _GROUPS:
-        chosen = named.get(group)
+    for group in ("cluster", "recovery", "checkpoint"):
+        chosen = values.get(group)
         if isinstance(chosen, dict):
             sections |= {f"{group}.{key}": value for key, value in chosen.items()}
         elif chosen is not None:
             groups.append(f"{group}/{chosen}")
-    words = {place: named[key] for key, place in _KEYS.items() if key in named}
+    words = {place: values[key] for key, place in _KEYS.items() if key in values}
     words |= {"resources.additional_parameters": options} if options else {}
+    unusual = [key for key, usual in _IGNORED.items() if not str(values.get(key, usual)).endswith(usual)]
     return Parameters(
         groups=groups,
         words=(*(option.replace("/", "=", 1) for option in groups), sections | words),
         wait=values.get("wait"),
-        options={key: values[key] for key in ("auto_resume", "check") if values.get(key) is not None},
-        ignored=[
-            f"{key}={values[key]}"
-            for key, usual in _IGNORED.items()
-            if key in values and not str(values[key]).endswith(usual)
-        ],
+        options={key: values[key] for key in ("auto_resume", "check") if key in values},
+        ignored=[f"{key}={values[key]}" for key in unusual],
     )
 
 
@@ -138,6 +129,6 @@ def _name_overrides(overrides: Sequence[str], config: DictConfig) -> dict[str, A
         name = re.sub(r"[^\w.-]", "_", key.replace("/", "."))
         name = f"params.{name}" if name.partition(".")[0] in _OURS else name
         secret = str(value) != text and holds_secret(key, value)
-        value = value if isinstance(value, _PLAIN) and value is not None and not secret else text
+        value = value if isinstance(value, int | float | str) and not secret else text
         found[name] = value.replace("${", "{") if isinstance(value, str) else value
     return found

@@ -10,23 +10,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpckit.errors import UsageError
-from hpckit.integrations.trainer_run import (
-    FollowedLoader,
-    TrainerRun,
-    check_installed,
-    is_in_run,
-    let_accelerate_use_cpus,
-    open_trainer_run,
-    set_for_now,
-)
+from hpckit.integrations import trainer_run
 from hpckit.runtime.rank.attach import attach
 from hpckit.runtime.rank.run import Run
 
-check_installed("accelerate", "accelerate")
+trainer_run.check_installed("accelerate", "accelerate")
 import accelerate  # noqa: E402  # after the better error
 
-let_accelerate_use_cpus()
+trainer_run.let_accelerate_use_cpus()
 
 
 class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # Accelerate has no types
@@ -38,15 +29,12 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # Accelerate h
 
     def __init__(self, *args: Any, run: Run | None = None, **named: Any) -> None:
         super().__init__(*args, **named)
-        self.run = (run or attach()) if is_in_run() else None
-        self.epoch = 0
-        self._training: TrainerRun | None = None
-        self._batches = 0
-        if self.run is not None and self.num_processes != self.run.world_size:
-            raise UsageError(
-                f"Accelerate has {self.num_processes} processes, and the run {self.run.world_size} ranks",
-                hint="begin the command with python, not with accelerate launch",
-            )
+        self.run = (run or attach()) if trainer_run.is_in_run() else None
+        self.epoch, self._batches = 0, 0
+        self._training: Any = None
+        if self.run is not None:
+            hint = "begin the command with python, not with accelerate launch"
+            trainer_run.check_ranks("Accelerate", self.num_processes, self.run.world_size, hint)
 
     def steps(self, loader: Any, *, epochs: int, replay: bool = True) -> Iterator[Any]:
         """Yield the batches of a prepared loader, `epochs` times over, as two nested loops would.
@@ -64,34 +52,33 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # Accelerate h
         Example: `for batch in accelerator.steps(loader, epochs=3):`.
         """
         size = len(loader)
+        training: trainer_run.TrainerRun | None = None
         if self.run is not None:
-            self._training = training = open_trainer_run("accelerate", self._write, self.run)
+            self._training = training = trainer_run.TrainerRun("accelerate", self._write, self.run)
             if training.folder is not None:
                 self.load_state(str(training.folder))
                 self._batches = training.note["batches"]
             training.begin(math.ceil(size / self.gradient_accumulation_steps) * epochs, training.start)
-            loader = FollowedLoader(loader, training, None if replay else accelerate.skip_first_batches)
+            skip = None if replay else accelerate.skip_first_batches
+            loader = trainer_run.FollowedLoader(loader, training, skip)
+            loader.skipped = self._batches % size
         for epoch in range(self._batches // size, epochs):
             self.epoch = epoch
             if hasattr(loader, "set_epoch"):
                 loader.set_epoch(epoch)
-            if self.run is None:
-                yield from loader
-                continue
-            loader.skipped = self._batches % size
             for batch in loader:
-                if self.sync_gradients:
-                    training.cross_boundary()
-                self._batches += 1
+                if training is not None:
+                    if self.sync_gradients:
+                        training.cross_boundary()
+                    self._batches += 1
                 yield batch
-        if self.run is not None:
-            training.end((self.run.step or 0) + 1)
+        if training is not None:
+            training.end((training.run.step or 0) + 1)
 
     def _write(self, folder: Path) -> None:
-        if self._training is not None:
-            self._training.note["batches"] = self._batches
+        self._training.note["batches"] = self._batches
         kept = self.project_configuration
-        with set_for_now(kept, automatic_checkpoint_naming=False, iteration=kept.iteration):
+        with trainer_run.set_for_now(kept, automatic_checkpoint_naming=False, iteration=kept.iteration):
             self.save_state(str(folder))
 
     def log(self, values: Mapping[str, Any], step: int | None = None, **more: Any) -> None:

@@ -8,47 +8,35 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hpckit.errors import UsageError
-from hpckit.integrations.trainer_run import (
-    TrainerRun,
-    check_installed,
-    find_callback,
-    is_in_run,
-    open_trainer_run,
-    wrap_training,
-)
+from hpckit.integrations import trainer_run
 from hpckit.runtime.environ import copy_environment
 from hpckit.runtime.rank.run import Run
 
 _OLD_NAME = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
-check_installed("pytorch_lightning" if _OLD_NAME else "lightning", "lightning")
+trainer_run.check_installed("pytorch_lightning" if _OLD_NAME else "lightning", "lightning")
 from torchmetrics import Metric  # noqa: E402  # after the better error
 
 if _OLD_NAME and not TYPE_CHECKING:
-    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-    from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-    from lightning_fabric.utilities.data import _set_sampler_epoch
-    from pytorch_lightning import Callback as _Callback
-    from pytorch_lightning import LightningModule, Trainer
+    import lightning_fabric as fabric
+    import pytorch_lightning as pytorch
+    from lightning_fabric.plugins.environments import lightning, torchelastic
 else:
-    from lightning.fabric.plugins.environments.lightning import LightningEnvironment
-    from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-    from lightning.fabric.utilities.data import _set_sampler_epoch
-    from lightning.pytorch import Callback as _Callback
-    from lightning.pytorch import LightningModule, Trainer
+    from lightning import fabric, pytorch
+    from lightning.fabric.plugins.environments import lightning, torchelastic
 
 _FILE = "lightning.ckpt"
 _ENDLESS = 2**31
 """Steps of a training that knows no end."""
+_SHAPE = 'Trainer(strategy="ddp", num_nodes=resources.nodes, devices=resources.tasks_per_node)'
 
 
-class Environment(TorchElasticEnvironment):
+class Environment(torchelastic.TorchElasticEnvironment):
     """Lightning's ranks are those of the run: `Trainer(plugins=[Environment()])`.
 
     Lightning finds them without it, too, unless it is told of another environment such as SLURMEnvironment.
@@ -57,15 +45,15 @@ class Environment(TorchElasticEnvironment):
 
     def __new__(cls) -> Any:
         """Return Lightning's usual environment if nothing has started ranks."""
-        return super().__new__(cls) if "WORLD_SIZE" in copy_environment() else LightningEnvironment()
+        is_rank = "WORLD_SIZE" in copy_environment()
+        return super().__new__(cls) if is_rank else lightning.LightningEnvironment()
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
         """Raise UsageError if the Trainer has another number of processes than the run has ranks."""
-        if num_devices * num_nodes != self.world_size():
-            raise _other_ranks_error(num_devices * num_nodes, self.world_size())
+        trainer_run.check_ranks("the Trainer", num_devices * num_nodes, self.world_size(), _SHAPE)
 
 
-class Callback(_Callback):
+class Callback(pytorch.Callback):
     """Steps, metrics, checkpoints, hang detection and data waits of a run for Lightning's Trainer.
 
     Saves the Trainer's checkpoint into the run's folder at the interval of `checkpoint`, and at a notice
@@ -83,7 +71,7 @@ class Callback(_Callback):
     def __init__(self, run: Run | None = None) -> None:
         super().__init__()
         self._run = run
-        self._training: TrainerRun | None = None
+        self._training: trainer_run.TrainerRun | None = None
         self._trainer: Any = None
         self._at: int | None = None
         self._writes = False
@@ -92,10 +80,10 @@ class Callback(_Callback):
     def _restore(self, trainer: Any, arguments: dict[str, Any]) -> None:
         """Have `fit()` begin from the run's newest checkpoint, if there is one."""
         self._trainer = trainer
-        self._training = training = open_trainer_run("lightning", self._write, self._run)
+        self._training = training = trainer_run.TrainerRun("lightning", self._write, self._run)
         if training.folder is not None:
             arguments["ckpt_path"] = training.folder / _FILE
-            if "weights_only" in _FIT_ARGUMENTS:  # of hyperparameters that are more than numbers
+            if "weights_only" in arguments:  # of hyperparameters that are more than numbers
                 arguments["weights_only"] = False
 
     def _end(self) -> None:
@@ -103,69 +91,59 @@ class Callback(_Callback):
             self._training.end(self._training.start)  # it had ended before
 
     def _write(self, folder: Path) -> None:
-        self._writes = True
         try:
-            self._trainer.save_checkpoint(folder / _FILE)
+            with trainer_run.set_for_now(self, _writes=True):
+                self._trainer.save_checkpoint(folder / _FILE)
         except OSError:
             self._trainer.strategy.barrier()  # where the other ranks wait
             raise
-        finally:
-            self._writes = False
 
-    def on_save_checkpoint(
-        self, trainer: Any, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Have Lightning continue at the batch that a save of hpckit's comes before."""
-        if not self._writes:
+        if self._training is None or not self._writes:
             return
         loop, states = trainer.fit_loop.epoch_loop, checkpoint["loops"]["fit_loop"]
-        if self._training is not None:
-            logged = [(key, one) for key, one in loop._results.items() if one.is_tensor and one.meta.on_epoch]  # noqa: SLF001
-            self._training.note |= {
-                "metrics": dict(trainer._logger_connector._callback_metrics),  # noqa: SLF001
-                "averages": self._averages | _list_states(logged),
-                "torchmetrics": _list_states(pl_module.named_modules()),
-            }
+        logged = [(key, one) for key, one in loop._results.items() if one.is_tensor and one.meta.on_epoch]  # noqa: SLF001
+        self._training.note |= {
+            "metrics": dict(trainer._logger_connector._callback_metrics),  # noqa: SLF001
+            "averages": self._averages | _list_states(logged),
+            "torchmetrics": _list_states(pl_module.named_modules()),
+        }
         # Lightning counts a batch that it finds begun, and trusts loaders that have read ahead.
         states["state_dict"].pop("combined_loader", None)
         if not loop._should_accumulate():  # noqa: SLF001
             states["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
 
-    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Check that the callback was in time, and that Trainer and run have the same ranks."""
-        if stage != "fit" or not is_in_run():
+        if stage != "fit" or not trainer_run.is_in_run():
             return
         if self._training is None:
             raise UsageError(
                 "hpckit's callback came after Trainer.fit() had begun",
                 hint="give it to the Trainer: Trainer(callbacks=[Callback()])",
             )
-        if trainer.world_size != self._training.run.world_size:
-            raise _other_ranks_error(trainer.world_size, self._training.run.world_size)
+        trainer_run.check_ranks("the Trainer", trainer.world_size, self._training.run.world_size, _SHAPE)
         if "stopped" in self._training.note:
             trainer.should_stop = True  # as before the end, by EarlyStopping
 
-    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Take over the signals, go to where the data was, and begin the steps."""
         training = self._training
         if training is None:
             return
         trainer._signal_connector.teardown()  # noqa: SLF001  # its handlers leave with exit code 0
-        total, loop = trainer.estimated_stepping_batches, trainer.fit_loop
-        epoch_loop = loop.epoch_loop
-        begin_fetch, end_fetch = epoch_loop._on_before_fetch, epoch_loop._on_after_fetch  # noqa: SLF001
-        epoch_loop._on_before_fetch = partial(_begin_fetch, begin_fetch, training, loop)  # noqa: SLF001
-        epoch_loop._on_after_fetch = partial(_end_fetch, end_fetch, training)  # noqa: SLF001
+        total = trainer.estimated_stepping_batches
+        _follow_fetches(trainer.fit_loop, training)
         if training.folder is not None:
             self._set_back(trainer, pl_module, training.note)
             with training.run.unwatched():
-                self._skip_batches(loop, training)
-        begun = epoch_loop.batch_progress.total
+                _skip_batches(trainer.fit_loop, training)
+        begun = trainer.fit_loop.epoch_loop.batch_progress.total
         start = trainer.global_step if pl_module.automatic_optimization else begun.completed
-        endless = total in {-1, float("inf")}
-        training.begin(_ENDLESS if endless else int(total), start)
+        training.begin(_ENDLESS if total in {-1, float("inf")} else int(total), start)
 
-    def _set_back(self, trainer: Any, pl_module: LightningModule, note: dict[str, Any]) -> None:
+    def _set_back(self, trainer: Any, pl_module: Any, note: dict[str, Any]) -> None:
         """Set what Lightning does not: metrics so far, and the number of the batch within all epochs."""
         total = trainer.fit_loop.epoch_loop.batch_progress.total
         total.ready = total.completed  # the save came when the next batch was ready
@@ -176,36 +154,22 @@ class Callback(_Callback):
             vars(metric).update(states)
             metric.to(metric.device)
 
-    def _skip_batches(self, loop: Any, training: TrainerRun) -> None:
-        """Fetch the batches of the epoch again that are trained: they leave their workers as they were."""
-        done, fetcher = loop.epoch_loop.batch_progress.current.completed, loop._data_fetcher  # noqa: SLF001
-        epoch, loaders = loop.epoch_progress.current.processed, fetcher.combined_loader.flattened
-        training.begin_epoch(*loaders, made=epoch == 0)
-        fetcher._start_profiler = loop.epoch_loop._on_before_fetch  # noqa: SLF001
-        fetcher._stop_profiler = loop.epoch_loop._on_after_fetch  # noqa: SLF001
-        for loader in loaders:
-            _set_sampler_epoch(loader, epoch)
-        if epoch > 0:  # Lightning has made the iterator of the first epoch
-            iter(fetcher)
-        for _ in range(done):
-            next(fetcher)
-        fetcher.fetched -= done  # the loop adds them itself
-
-    def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Note the generators from which the order of the epoch follows."""
         if self._training is not None:
             self._training.begin_epoch(*trainer.fit_loop._combined_loader.flattened)  # noqa: SLF001
 
-    def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, *_: Any) -> None:
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         """Begin a step, if this is its first batch: save, or leave, as all ranks agree."""
         if self._training is None:
             return
-        at = self._count_steps(trainer, pl_module)
+        by_batch = not pl_module.automatic_optimization
+        at = trainer.fit_loop.epoch_loop.total_batch_idx if by_batch else trainer.global_step
         if at != self._at:
             self._at = at
             self._training.cross_boundary()
 
-    def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
         """Log the step, if this was its last batch."""
         training = self._training
         if training is None or self._at is None:
@@ -219,47 +183,64 @@ class Callback(_Callback):
             training.log(self._at, values)
         _add_averages(trainer.fit_loop.epoch_loop._results, self._averages)  # noqa: SLF001
 
-    def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Let a validation take longer than a step."""
         if self._training is not None:
-            self._training.start_waiting(unwatched=True)
+            self._training.waits.enter_context(self._training.run.unwatched())
 
-    def on_validation_end(self, trainer: Any, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Log what it found."""
         if self._training is not None:
-            self._training.stop_waiting()
+            self._training.waits.close()
             self._log_all(trainer)
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Log what the epoch found."""
         self._averages.clear()
         self._log_all(trainer)
 
-    def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Save the last state."""
         if self._training is not None and self._at is not None:
-            self._training.end(self._count_steps(trainer, pl_module, done=True))
+            self._training.end(trainer.global_step if pl_module.automatic_optimization else self._at + 1)
 
     def _log_all(self, trainer: Any) -> None:
         if self._training is not None and self._at is not None and not trainer.sanity_checking:
             self._training.log(self._at, trainer.callback_metrics)
 
-    @staticmethod
-    def _count_steps(trainer: Any, pl_module: LightningModule, *, done: bool = False) -> int:
-        if pl_module.automatic_optimization:
-            return int(trainer.global_step)
-        return int(trainer.fit_loop.epoch_loop.total_batch_idx) + done
+
+def _follow_fetches(loop: Any, training: trainer_run.TrainerRun) -> None:
+    """Have the loop tell of each batch that it fetches."""
+    epoch_loop = loop.epoch_loop
+    before, after = epoch_loop._on_before_fetch, epoch_loop._on_after_fetch  # noqa: SLF001
+
+    def begin_fetch() -> None:
+        before()
+        training.begin_fetch(loop._data_fetcher.fetched)  # noqa: SLF001
+        training.waits.close()
+        training.waits.enter_context(training.run.timed("data"))
+
+    def end_fetch() -> None:
+        after()
+        training.waits.close()
+
+    epoch_loop._on_before_fetch, epoch_loop._on_after_fetch = begin_fetch, end_fetch  # noqa: SLF001
 
 
-def _begin_fetch(original: Any, training: TrainerRun, loop: Any) -> None:
-    original()
-    training.begin_fetch(loop._data_fetcher.fetched)  # noqa: SLF001
-    training.start_waiting()
-
-
-def _end_fetch(original: Any, training: TrainerRun) -> None:
-    original()
-    training.stop_waiting()
+def _skip_batches(loop: Any, training: trainer_run.TrainerRun) -> None:
+    """Fetch the batches of the epoch again that are trained: they leave their workers as they were."""
+    done, fetcher = loop.epoch_loop.batch_progress.current.completed, loop._data_fetcher  # noqa: SLF001
+    epoch, loaders = loop.epoch_progress.current.processed, fetcher.combined_loader.flattened
+    training.begin_epoch(*loaders, made=epoch == 0)
+    fetcher._start_profiler = loop.epoch_loop._on_before_fetch  # noqa: SLF001
+    fetcher._stop_profiler = loop.epoch_loop._on_after_fetch  # noqa: SLF001
+    for loader in loaders:
+        fabric.utilities.data._set_sampler_epoch(loader, epoch)  # noqa: SLF001
+    if epoch > 0:  # Lightning has made the iterator of the first epoch
+        iter(fetcher)
+    for _ in range(done):
+        next(fetcher)
+    fetcher.fetched -= done  # the loop adds them itself
 
 
 def _list_states(named: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -277,19 +258,4 @@ def _add_averages(results: dict[str, Any], saved: dict[str, Any]) -> None:
             setattr(result, name, add(getattr(result, name), value.to(result.value.device)))
 
 
-def _other_ranks_error(processes: int, ranks: int) -> UsageError:
-    return UsageError(
-        f"the Trainer has {processes} processes, and the run {ranks} ranks",
-        hint='Trainer(strategy="ddp", num_nodes=resources.nodes, devices=resources.tasks_per_node)',
-    )
-
-
-def _begin_fit(trainer: Any, arguments: dict[str, Any]) -> Any:
-    callback = find_callback(trainer.callbacks, Callback)
-    if callback is None or not is_in_run():
-        return None
-    callback._restore(trainer, arguments)  # noqa: SLF001
-    return callback._end  # noqa: SLF001
-
-
-_FIT_ARGUMENTS = wrap_training(Trainer, "fit", _begin_fit)
+trainer_run.wrap_training(pytorch.Trainer, "fit", "callbacks", Callback)

@@ -11,10 +11,10 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
+from contextlib import ExitStack, contextmanager, nullcontext
 from importlib.util import find_spec
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,19 +29,13 @@ from hpckit.runtime import generators
 from hpckit.runtime.environ import copy_environment, rank_info, set_environment_variables
 from hpckit.runtime.rank.attach import attach
 from hpckit.runtime.rank.run import Run
-from hpckit.values import dataclass, field
 
-_FILES = "trainer"
-"""The folder of the trainer's own files in a checkpoint."""
-_NOTE = "note-{}.pt"
+_FILES, _NOTE = "trainer", "note-{}.pt"
+"""In a checkpoint: the folder of the trainer's own files, and in that the note of a rank."""
 _TRAINS = "HPCKIT_RANK_TRAINS"
 """The process of a rank that has a training. Its children have the variable, too, and are no ranks."""
 _HOLDERS = ("base_dataloader", "batch_sampler", "sampler", "dataset", "collate_fn")
 """Attributes of a data loader, and of what it has, that may have generators of their own."""
-_LASTING = (
-    "data workers that outlive an epoch (persistent_workers=True) have begun again: they draw other random "
-    "numbers than without the stop"
-)
 
 
 def check_installed(library: str, extra: str) -> None:
@@ -53,12 +47,17 @@ def check_installed(library: str, extra: str) -> None:
         )
 
 
+def check_ranks(trainer: str, processes: int, ranks: int, hint: str) -> None:
+    """Raise UsageError if a trainer has another number of processes than the run has ranks."""
+    if processes != ranks:
+        raise UsageError(f"{trainer} has {processes} processes, and the run {ranks} ranks", hint=hint)
+
+
 def is_in_run() -> bool:
     """Return whether this process is a rank that hpckit started, and not a child of one that trains."""
-    environ = copy_environment()
-    if environ.get(_TRAINS, str(os.getpid())) != str(os.getpid()):
-        return False
-    return "HPCKIT_ATTEMPT_DIR" in environ and rank_info(environ).source is RankSource.agent
+    environ, own = copy_environment(), str(os.getpid())
+    is_known = "HPCKIT_ATTEMPT_DIR" in environ and environ.get(_TRAINS, own) == own
+    return is_known and rank_info(environ).source is RankSource.agent
 
 
 def let_accelerate_use_cpus() -> None:
@@ -68,39 +67,34 @@ def let_accelerate_use_cpus() -> None:
         set_environment_variables({"ACCELERATE_USE_CPU": environ.get("ACCELERATE_USE_CPU", "true")})
 
 
-def find_callback(callbacks: list[Any], kind: type[Any]) -> Any:
-    """Return the one callback of this kind, None without one; raises UsageError for several."""
-    found = [callback for callback in callbacks if isinstance(callback, kind)]
-    if len(found) > 1:
-        raise UsageError(
-            f"the Trainer has {len(found)} of hpckit's callbacks; each would count its steps",
-            hint="give one: callbacks=[Callback()]",
-        )
-    return found[0] if found else None
+def wrap_training(trainer: type[Any], method: str, callbacks: str, kind: type[Any]) -> None:
+    """Let a Trainer's method train with the callback of this `kind`, which is in its attribute `callbacks`.
 
-
-def wrap_training(
-    trainer: type[Any], method: str, before: Callable[[Any, dict[str, Any]], Any]
-) -> frozenset[str]:
-    """Let a Trainer's method call `before` with itself and its arguments, which it may change.
-
-    What that returns is called when the training has returned. Without it, for trainers without hpckit's
-    callback, the method is as it was. Returns the names of the method's arguments.
+    In a run `_restore` of the callback is called with the Trainer and all of the method's arguments, which it
+    may change, and `_end` when the training has returned. Else the method is as it was. It raises UsageError
+    for several callbacks of the kind.
     """
     original = getattr(trainer, method)
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def train(*args: Any, **named: Any) -> Any:
-        bound = signature.bind(*args, **named)
-        after = before(bound.args[0], bound.arguments)
+    def train(self: Any, *args: Any, **named: Any) -> Any:
+        found = [callback for callback in attrgetter(callbacks)(self) if isinstance(callback, kind)]
+        if len(found) > 1:
+            raise UsageError(
+                f"the Trainer has {len(found)} of hpckit's callbacks; each would count its steps",
+                hint="give one: callbacks=[Callback()]",
+            )
+        if not found or not is_in_run():
+            return original(self, *args, **named)
+        bound = signature.bind(self, *args, **named)
+        bound.apply_defaults()
+        found[0]._restore(self, bound.arguments)  # noqa: SLF001
         result = original(*bound.args, **bound.kwargs)
-        if after is not None:
-            after()
+        found[0]._end()  # noqa: SLF001
         return result
 
     setattr(trainer, method, train)
-    return frozenset(signature.parameters)
 
 
 @contextmanager
@@ -114,35 +108,29 @@ def set_for_now(target: Any, **values: Any) -> Iterator[None]:
         vars(target).update(before)
 
 
-@dataclass(slots=True, kw_only=True)
 class TrainerRun:
-    """The training of one trainer in a run; all ranks make the same calls.
+    """The training of one trainer in a run, by default that of the process; all ranks make the same calls.
 
-    `write` saves the trainer's state into a folder, on all ranks. `folder` has what it saved last, None at a
-    first start; `start` is the step that follows. `note` is kept for each rank by itself. Of the batches of
-    an epoch `taken` are handed out, and up to `ahead` are fetched when a step begins.
+    `write` saves the trainer's state into a folder, on all ranks. `folder` has what it saved last in the
+    newest good checkpoint, the same on all ranks, for the trainer to load; None at a first start. `start` is
+    the step that follows. `note` is kept for each rank by itself. Of the batches of an epoch `taken` are
+    handed out, and up to `ahead` are fetched when a step begins. `waits` has what the time until the next
+    step is counted as: `run.timed("data")`, `run.unwatched()`.
+
+    The generators stay as they are until the first step. Raises UsageError for a process or a run that
+    already has a training, a state or a loop, and CheckpointError.
     """
 
-    run: Run
-    library: str
-    write: Callable[[Path], None]
-    folder: Path | None = None
-    start: int = 0
-    note: dict[str, Any] = field(default_factory=dict)
-    ahead: int = 2
-    taken: int = 0
-    _generators: list[Any] = field(default_factory=list)
-    _random: dict[str, Any] | None = None
-    _steps: Iterator[int] | None = None
-    _waits: ExitStack = field(default_factory=ExitStack)
-
-    def restore(self) -> None:
-        """Choose the newest good checkpoint, the same on all ranks, for the trainer to load.
-
-        The generators stay as they are until the first step. Raises UsageError for a process or a run that
-        already has a training, a state or a loop, and CheckpointError.
-        """
-        run = self.run
+    def __init__(self, library: str, write: Callable[[Path], None], run: Run | None) -> None:
+        run = run or attach()
+        self.library, self.write, self.run = library, write, run
+        self.folder: Path | None = None
+        self.note: dict[str, Any] = {}
+        self.start, self.taken, self.ahead = 0, 0, 2
+        self.waits = ExitStack()
+        self._generators: list[Any] = []
+        self._random: dict[str, Any] | None = None
+        self._steps: Iterator[int] | None = None
         if _TRAINS in copy_environment() or run.registered or run._loop is not None:  # noqa: SLF001  # its own
             raise UsageError(
                 f"{self.library} trains in a run that already has steps or state: run.state(), run.steps() "
@@ -187,7 +175,7 @@ class TrainerRun:
 
     def cross_boundary(self) -> None:
         """Begin the next step; saves before it, or raises SystemExit, as all ranks agree."""
-        self.stop_waiting()
+        self.waits.close()
         if self._steps is not None:
             next(self._steps, None)
         if self._random is not None:
@@ -205,7 +193,10 @@ class TrainerRun:
             generators.load_state_dict(self.note["epoch"], self._generators)
         lasting = any(getattr(loader, "persistent_workers", False) for loader in loaders)
         if lasting and self.note.get("epochs", 0) > 1 and self.run.is_main:
-            self.run._warn_once(_LASTING)  # noqa: SLF001
+            self.run._warn_once(  # noqa: SLF001
+                "data workers that outlive an epoch (persistent_workers=True) have begun again: they draw "
+                "other random numbers than without the stop"
+            )
 
     def begin_fetch(self, number: int) -> None:
         """Note the generators before a batch is fetched, of the first and those read `ahead`, or set them."""
@@ -219,10 +210,9 @@ class TrainerRun:
 
     def end(self, step: int) -> None:
         """End the steps before this one, all of them or fewer, and save the last state."""
-        self.stop_waiting()
-        run, steps = self.run, self._steps
-        if steps is None:  # nothing was left to do
-            steps = run.steps(self.start, start=self.start)
+        self.waits.close()
+        run = self.run
+        steps = self._steps or run.steps(self.start, start=self.start)  # or nothing was left to do
         loop = run._loop  # noqa: SLF001
         if loop is None or step >= loop.total:
             for _ in steps:
@@ -238,20 +228,10 @@ class TrainerRun:
             name: value
             for name, value in metrics.items()
             if name not in OWN_KEYS
-            and (isinstance(value, int | float | str) or getattr(value, "numel", partial(int, 0))() == 1)
+            and (isinstance(value, int | float | str) or (torch.is_tensor(value) and value.numel() == 1))
         }
         if kept and self._steps is not None:
             self.run.log(step=step, **kept)
-
-    def start_waiting(self, *, unwatched: bool = False) -> None:
-        """Count the time from here as waiting for data; with `unwatched`, as work longer than a step."""
-        self.stop_waiting()
-        waits: AbstractContextManager[None] = self.run.unwatched() if unwatched else self.run.timed("data")
-        self._waits.enter_context(waits)
-
-    def stop_waiting(self) -> None:
-        """Count it no longer."""
-        self._waits.close()
 
     def _write_files(self, folder: Path) -> None:
         files = folder / _FILES
@@ -259,7 +239,9 @@ class TrainerRun:
         # A run that saves more often draws the same numbers.
         with self.run.unwatched(), generators.preserve_generators():
             self.write(files)
-            torch.save(_without_arrays(self.note), files / _NOTE.format(self.run.rank))
+            # Torch reads a note without running code, but not the array that numpy's generator has.
+            note = torch.utils._pytree.tree_map(_array_to_list, self.note)  # noqa: SLF001  # torch has no other
+            torch.save(note, files / _NOTE.format(self.run.rank))
 
 
 class FollowedLoader:
@@ -298,13 +280,6 @@ class FollowedLoader:
             yield batch
 
 
-def open_trainer_run(library: str, write: Callable[[Path], None], run: Run | None) -> TrainerRun:
-    """Return the training of this library in `run`, by default that of the process, restored so far."""
-    training = TrainerRun(run=run or attach(), library=library, write=write)
-    training.restore()
-    return training
-
-
 def _find_generators(holder: Any, depth: int = 4) -> list[Any]:
     """Return the generators in attributes of a data loader, its samplers and its data set."""
     held = vars(holder) if hasattr(holder, "__dict__") else {}
@@ -314,10 +289,5 @@ def _find_generators(holder: Any, depth: int = 4) -> list[Any]:
     return [*dict.fromkeys(found)]
 
 
-def _without_arrays(value: Any) -> Any:
-    """Return a note that torch reads without running code: numpy's generator has an array."""
-    if isinstance(value, dict):
-        return {name: _without_arrays(inner) for name, inner in value.items()}
-    if isinstance(value, tuple):
-        return tuple(map(_without_arrays, value))
+def _array_to_list(value: Any) -> Any:
     return value.tolist() if type(value).__module__ == "numpy" else value

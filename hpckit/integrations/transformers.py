@@ -7,26 +7,16 @@ a run: each rank would save alone, at a step of its own. It must change nothing 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hpckit.errors import UsageError
-from hpckit.integrations.trainer_run import (
-    FollowedLoader,
-    check_installed,
-    find_callback,
-    is_in_run,
-    let_accelerate_use_cpus,
-    open_trainer_run,
-    set_for_now,
-    wrap_training,
-)
+from hpckit.integrations import trainer_run
 from hpckit.runtime.rank.run import Run
 
-check_installed("transformers", "transformers")
+trainer_run.check_installed("transformers", "transformers")
 import transformers.trainer  # noqa: E402  # after the better error
 from transformers import Trainer, TrainerCallback  # noqa: E402
 
@@ -55,16 +45,12 @@ class Callback(TrainerCallback):
         self._training: Any = None
         self._trainer: Any = None
 
-    def _restore(self, trainer: Any, arguments: dict[str, Any]) -> Callable[[], None]:
-        """Have `train()` begin from the run's newest checkpoint; return what is called after it."""
+    def _restore(self, trainer: Any, arguments: dict[str, Any]) -> None:
+        """Have `train()` begin from the run's newest checkpoint, if there is one."""
         self._trainer = trainer
-        self._training = training = open_trainer_run("transformers", self._write, self._run)
-        if trainer.args.world_size != training.run.world_size:
-            raise UsageError(
-                f"the Trainer has {trainer.args.world_size} processes, and the run "
-                f"{training.run.world_size} ranks",
-                hint="import hpckit.integrations.transformers before TrainingArguments are made",
-            )
+        self._training = training = trainer_run.TrainerRun("transformers", self._write, self._run)
+        hint = "import hpckit.integrations.transformers before TrainingArguments are made"
+        trainer_run.check_ranks("the Trainer", trainer.args.world_size, training.run.world_size, hint)
         if training.folder is not None:
             (saved,) = training.folder.glob("checkpoint-*")
             arguments["resume_from_checkpoint"] = str(saved)
@@ -78,20 +64,18 @@ class Callback(TrainerCallback):
         trainer._init_training_state = init_training_state  # noqa: SLF001
         training.ahead = trainer.args.gradient_accumulation_steps + 1
         trainer.evaluate = training.run.unwatched()(trainer.evaluate)
-        trainer.get_train_dataloader = lambda: FollowedLoader(make_loader(), training, self._skip)
-        return self._end
+        trainer.get_train_dataloader = lambda: trainer_run.FollowedLoader(make_loader(), training, self._skip)
 
     def _end(self) -> None:
-        if self._training is not None:
-            self._trainer._tr_loss.zero_()  # noqa: SLF001  # it is in the other sum, too
-            self._training.end(self._trainer.state.global_step)
+        self._trainer._tr_loss.zero_()  # noqa: SLF001  # it is in the other sum, too
+        self._training.end(self._trainer.state.global_step)
 
     def _write(self, folder: Path) -> None:
         trainer, training = self._trainer, self._training
         # The best model stays the one in `output_dir`: this folder goes, some saves later.
         best = {"best_model_checkpoint": trainer.state.best_model_checkpoint}
         args = {"output_dir": str(folder), "push_to_hub": False, "save_total_limit": None}
-        with set_for_now(trainer.args, **args), set_for_now(trainer.state, **best):
+        with trainer_run.set_for_now(trainer.args, **args), trainer_run.set_for_now(trainer.state, **best):
             training.note |= {"sums": {name: getattr(trainer, name, None) for name in _SUMS}, **best}
             trainer._save_checkpoint(trainer.model, trial=None)  # noqa: SLF001  # as its own save at SIGTERM
 
@@ -99,13 +83,15 @@ class Callback(TrainerCallback):
         """Take over the signals, and begin the steps."""
         training = self._training
         if training is None:
-            if is_in_run():
+            if trainer_run.is_in_run():
                 raise UsageError(
                     "hpckit's callback came after Trainer.train() had begun",
                     hint="give it to the Trainer: Trainer(callbacks=[Callback()])",
                 )
             return
-        _drop_own_save_at_sigterm()
+        manager = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)  # of its own save
+        if type(manager).__module__ == "transformers.trainer_jit_checkpoint":
+            signal.signal(signal.SIGTERM, manager._original_sigterm_handler)  # type: ignore[union-attr]  # noqa: SLF001
         if training.folder is not None:
             self._set_back(state, training.note)
             if "stopped" in training.note or state.global_step >= state.max_steps:
@@ -144,27 +130,14 @@ class Callback(TrainerCallback):
             self._training.log(max(state.global_step - 1, 0), logs or {})
 
 
-def _drop_own_save_at_sigterm() -> None:
-    manager = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
-    if type(manager).__module__ == "transformers.trainer_jit_checkpoint":
-        signal.signal(signal.SIGTERM, manager._original_sigterm_handler)  # type: ignore[union-attr]  # noqa: SLF001
-
-
-def _begin_train(trainer: Any, arguments: dict[str, Any]) -> Callable[[], None] | None:
-    callback = find_callback(trainer.callback_handler.callbacks, Callback)
-    if callback is None or not is_in_run():
-        return None
-    return callback._restore(trainer, arguments)  # type: ignore[no-any-return]  # noqa: SLF001
-
-
 def _skip_batches(loader: Any, number: int = 0) -> Any:
-    if not isinstance(loader, FollowedLoader):
+    if not isinstance(loader, trainer_run.FollowedLoader):
         return _skip_first_batches(loader, number)
     loader.skipped = number
     return loader
 
 
-let_accelerate_use_cpus()
+trainer_run.let_accelerate_use_cpus()
 _module: Any = transformers.trainer
 _skip_first_batches, _module.skip_first_batches = _module.skip_first_batches, _skip_batches
-wrap_training(Trainer, "train", _begin_train)
+trainer_run.wrap_training(Trainer, "train", "callback_handler.callbacks", Callback)

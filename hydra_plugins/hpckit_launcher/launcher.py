@@ -56,15 +56,13 @@ class HpckitLauncher(Launcher):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Keep what a job consists of, as Hydra asks of a launcher."""
-        self.hydra_context = hydra_context
-        self.task_function = task_function
-        self.config = config
+        self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Start a run for each job; wait for them if the sweeper needs what they return."""
         from hpckit.hydra_app.launching import launch_jobs  # noqa: PLC0415  # half a second
 
-        return launch_jobs(self, job_overrides, initial_job_idx)
+        return launch_jobs(self, dict(enumerate(job_overrides, initial_job_idx)))
 
 
 _NODE = {"_target_": "hydra_plugins.hpckit_launcher.launcher.HpckitLauncher", **SUBMITIT, **OWN}
