@@ -51,11 +51,11 @@ def shared_fork_server() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="hpckit-") as folder:
         listener = open_fork_server_socket(Path(folder) / "fork")
         started: list[subprocess.Popen[bytes]] = []
+        variables = {**os.environ, **OF_MOST_RUNS}  # not those that the first test to ask may have changed
 
         def start() -> None:
             called = listener.fileno()
             if called in select.select([called, theirs], [], [])[0]:
-                variables = {**os.environ, **OF_MOST_RUNS}
                 words = (sys.executable, "-P", "-c", PRELOADED)
                 with listener:
                     process = start_fork_server(listener, theirs, variables, Path(folder), words)
