@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from hpckit.model.environment.torch_version import is_version_older
 from hpckit.model.settings import ProfileTool
 from hpckit.record.store import PRIVATE_FILE, make_private_folder
 from hpckit.values import dataclass, field
@@ -22,6 +23,8 @@ _LEVEL = 1
 """Of gzip: a trace becomes ten times smaller at 200 MB/s; better levels make training wait."""
 
 
+_PREPARED_TWICE = (2, 13)
+"""In torch 2.9 the user's own profiler cannot start while ours warms up: there ours begins cold."""
 _OURS = 2
 """Says, instead of True, that the profiler which runs is ours."""
 
@@ -47,7 +50,7 @@ class TorchRecorder:
         self._refuse_other_profiler()
         tool = torch.profiler
         action, kinds = tool.ProfilerAction, tool.ProfilerActivity
-        first = {0: action.WARMUP}
+        first = {0: action.NONE if is_version_older(torch.__version__, _PREPARED_TWICE) else action.WARMUP}
         # It ends with `stop_and_write`, at whichever step that comes.
         self._profiler = tool.profile(
             activities=[kinds.CPU, kinds.CUDA] if torch.cuda.is_available() else [kinds.CPU],
