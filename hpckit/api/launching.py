@@ -85,10 +85,6 @@ def launch(  # noqa: PLR0913  # the options of the verb
         environ=context.environ,
         cwd=context.cwd,
     )
-    # What asks for the same on the command line; a rerun reads from it where files come from.
-    said = {"--config-dir": request.config_dir, "--config-name": request.config_name}
-    typed = ["launch", *request.overrides, *(f"{option}={value}" for option, value in said.items() if value)]
-    typed += [*(["-m"] if multirun else []), *(["--", *request.command] if request.command else [])]
     options = LaunchOptions(
         checks=ModelDepth.sure if check else None,
         rerun=rerun,
@@ -98,9 +94,17 @@ def launch(  # noqa: PLR0913  # the options of the verb
         quiet=True,
     )
     with pause_garbage_collector():
-        planned = plan_launch(request, typed, options, context)
+        planned = plan_launch(request, _list_typed_words(request, multirun=multirun), options, context)
     launch_output.tell_which_runs_are_not_launched(planned.known, context, planned.whole.plan.cluster.kind)
     return _start(planned, context)
+
+
+def _list_typed_words(request: ComposeRequest, *, multirun: bool) -> list[str]:
+    """Return what asks for the same on the command line; a rerun reads from it where files come from."""
+    said = {"--config-dir": request.config_dir, "--config-name": request.config_name}
+    options = (f"{option}={value}" for option, value in said.items() if value)
+    command = ["--", *request.command] if request.command else []
+    return ["launch", *request.overrides, *options, *(["-m"] if multirun else []), *command]
 
 
 def _list_overrides(words: Iterable[str | Mapping[str, Any]], settings: Mapping[str, Any]) -> Iterator[str]:
