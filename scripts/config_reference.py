@@ -31,8 +31,8 @@ from hpckit.planning.stages import STAGE_KEYS, StageSettings
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "configuration.md"
 GROUPS = (
-    *("cluster", "resources", "parallel", "checkpoint", "recovery", "preflight", "observe", "tracker"),
-    *("notify", "experiment"),
+    *("cluster", "resources", "container", "parallel", "checkpoint", "recovery", "preflight", "observe"),
+    *("tracker", "notify", "experiment"),
 )
 HEAD = """\
 <!-- Made by scripts/config_reference.py from the docstrings of hpckit/model. -->

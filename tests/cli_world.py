@@ -20,9 +20,10 @@ from hpckit.context import Context
 from hpckit.errors import HpckitError
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.launch import Cluster, ClusterKind, Code, LaunchConfig
+from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import SweepPoint
+from hpckit.model.settings import Code
 from hpckit.model.states import RunState
 from hpckit.planning.plan import LaunchIdentity, build_launch_plan
 from hpckit.record.freeze import write_frozen_launch

@@ -10,9 +10,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
+from hpckit.model.node_setup import Container, ContainerRuntime
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.search import Sweep
-from hpckit.model.settings import GpuOption, Notify, Observe, Preflight, Tracker
+from hpckit.model.settings import Budget, Code, GpuOption, Notify, Observe, Preflight, Tracker
 from hpckit.values import dataclass, field
 
 MISSING: Any = "???"
@@ -145,6 +146,18 @@ class Cluster:
     """Template of the batch script: a file in a `slurm_templates` folder, or an absolute path."""
     srun_args: list[str] = field(default_factory=list)
     """More arguments for the srun that starts agents, like `[--mpi=none]`."""
+    container_runtime: ContainerRuntime = ContainerRuntime.none
+    """What `container=auto` takes. None: the first that is found."""
+    container_bin: str | None = None
+    """The program that starts containers, if it isn't on the nodes' PATH."""
+    container_mounts: list[str] = field(default_factory=list)
+    """What every container needs at this site, `SRC[:DST[:ro|rw]]`, like fabric libraries."""
+    image_dir: str | None = None
+    """Folder of pulled images, which all nodes see. Null: `images` in `output_dir`."""
+    node_scratch: list[str] = field(default_factory=list)
+    """Folders for data on a node, best first, like `[$SLURM_TMPDIR, /local/$USER]`."""
+    fabric: str | None = None
+    """Network between nodes: infiniband, slingshot, efa or ethernet. Null: what the node shows."""
     max_parallel: int = 1
     """Runs that the local executor has at a time; Slurm ignores it."""
 
@@ -322,30 +335,6 @@ class Runtime:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Code:
-    """The snapshot of your project."""
-
-    snapshot: bool = True
-    """Freeze a copy of the code. False: runs use the project itself, with your later edits."""
-    root: str | None = None
-    """Folder to copy. Null: the git checkout around the working directory, else that directory."""
-    paths: list[str] = field(default_factory=lambda: [".", "src"])
-    """Folders below `root` for PYTHONPATH."""
-    max_mb: float = 200.0
-    """Largest snapshot; a larger one is refused."""
-    secrets: list[str] = field(default_factory=list)
-    """Files, folders or globs to copy although they look like secrets."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Budget:
-    """What a launch may cost at most; beyond it nothing is submitted."""
-
-    gpu_hours: float | None = None
-    """GPU-hours of all runs, each once and for its whole time limit. Null: no limit."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchConfig:
     """Everything hpckit itself reads of a composed configuration.
 
@@ -371,6 +360,7 @@ class LaunchConfig:
     """Environment variables of every rank."""
     cluster: Cluster = field(default_factory=Cluster)
     resources: Resources = field(default_factory=Resources)
+    container: Container = field(default_factory=Container)
     parallel: Parallel = field(default_factory=Parallel)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     recovery: Recovery = field(default_factory=Recovery)

@@ -216,3 +216,27 @@ class Tracker:
     uri: str | None = None
     """MLflow's server or store, without a password. Null: `MLFLOW_TRACKING_URI` of the shell, else
     MLflow's default."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Code:
+    """The snapshot of your project."""
+
+    snapshot: bool = True
+    """Freeze a copy of the code. False: runs use the project itself, with your later edits."""
+    root: str | None = None
+    """Folder to copy. Null: the git checkout around the working directory, else that directory."""
+    paths: list[str] = field(default_factory=lambda: [".", "src"])
+    """Folders below `root` for PYTHONPATH."""
+    max_mb: float = 200.0
+    """Largest snapshot; a larger one is refused."""
+    secrets: list[str] = field(default_factory=list)
+    """Files, folders or globs to copy although they look like secrets."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """What a launch may cost at most; beyond it nothing is submitted."""
+
+    gpu_hours: float | None = None
+    """GPU-hours of all runs, each once and for its whole time limit. Null: no limit."""

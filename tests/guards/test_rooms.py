@@ -60,6 +60,7 @@ SMALL = {
     "cli/commands/maintain/sandbox": "a verb",
     "cli/terminal/progress_bar": "draws; its only user says when",
     "features/exporting/tensorboard_files": "its library is optional",
+    "run_features": "the table by which features take part in runs",
     "runtime/agent/__main__": "what a step of agents runs",
     "runtime/rank/forkserver": "what a fork server runs",
 }

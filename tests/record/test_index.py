@@ -15,10 +15,11 @@ import pytest
 
 from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
-from hpckit.model.launch import Cluster, ClusterKind, Code, LaunchConfig
+from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig
 from hpckit.model.plain import to_plain
 from hpckit.model.plan import SweepPoint
 from hpckit.model.run import RunRecord, RunView
+from hpckit.model.settings import Code
 from hpckit.model.states import RunState
 from hpckit.planning.plan import LaunchIdentity, build_launch_plan
 from hpckit.record import attempts

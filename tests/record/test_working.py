@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from runtime.conftest import Workshop
 
-from hpckit.model.launch import Code, WorkingFolder
+from hpckit.model.launch import WorkingFolder
+from hpckit.model.settings import Code
 from hpckit.record.launches import Launch
 from hpckit.record.remove import remove_tree
 from hpckit.record.working import (

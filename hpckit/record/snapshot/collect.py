@@ -17,8 +17,8 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from hpckit.errors import SnapshotError
-from hpckit.model.launch import Code
 from hpckit.model.plain import attributes_to_json
+from hpckit.model.settings import Code
 from hpckit.record.snapshot.git import Git, GitState
 from hpckit.record.snapshot.secrets import (
     holds_private_key,

@@ -12,8 +12,9 @@ import pytest
 
 from hpckit.model.cluster.site import Partition, Site
 from hpckit.model.finding import CostEstimate
-from hpckit.model.launch import Budget, ClusterKind, LaunchConfig
+from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plan import LaunchPlan, RunSpec
+from hpckit.model.settings import Budget
 from hpckit.planning.checks.cost import estimate_launch_cost, find_budget_problem
 
 PlanMaker = Callable[..., LaunchPlan]

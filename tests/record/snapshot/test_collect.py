@@ -9,7 +9,7 @@ import pytest
 from waiting import run_to_end
 
 from hpckit.errors import SnapshotError
-from hpckit.model.launch import Code
+from hpckit.model.settings import Code
 from hpckit.record.snapshot import collect
 from hpckit.record.snapshot.git import Git
 

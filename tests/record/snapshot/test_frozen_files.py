@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.model.launch import Code
+from hpckit.model.settings import Code
 from hpckit.record.snapshot.collect import find_project_files_to_freeze
 from hpckit.record.snapshot.frozen_files import FrozenFiles
 from hpckit.record.snapshot.git import Git

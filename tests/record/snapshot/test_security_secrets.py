@@ -14,7 +14,7 @@ import pytest
 from tiers import thorough
 from waiting import run_to_end
 
-from hpckit.model.launch import Code
+from hpckit.model.settings import Code
 from hpckit.record.snapshot.collect import CodeSnapshot, find_project_files_to_freeze
 from hpckit.record.snapshot.git import Git
 
