@@ -1,12 +1,13 @@
-"""Which keys of `cluster` follow from what Slurm says, each with its source and what to know. Pure."""
+"""Which keys of `cluster` follow from what Slurm and nodes say, each with its source. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from hpckit.features.site.facts import SiteFacts
+from hpckit.features.site.probe import NodeProbe
 from hpckit.features.site.tries import Tries
 from hpckit.model.launch import MISSING
 from hpckit.model.settings import GpuOption
@@ -129,3 +130,59 @@ def _explain_gpu_types(types: Mapping[str, Mapping[str, int]]) -> str:
     mixed = [name for name, there in types.items() if len(there) > 1]
     more = f"; in {', '.join(mixed)} a run without it may get any" if mixed else ""
     return f"for resources.gpu_type{more}"
+
+
+_PROBED = "a job on the nodes"
+_RUNTIMES = {
+    "apptainer": "apptainer",
+    "singularity": "apptainer",
+    "ch-run": "charliecloud",
+    "podman": "podman",
+}
+"""What starts containers, by the program that nodes have, the preferred first."""
+_MEMORY, _SHARED = ("tmpfs", "ramfs"), ("nfs", "lustre", "gpfs", "beegfs", "ceph", "weka", "fuse", "panfs")
+_FABRICS = {"infiniband": "infiniband", "slingshot": "slingshot", "efa": "efa", "ethernet": "ethernet"}
+
+
+def find_probed_values(probes: Sequence[NodeProbe], *, has_pyxis: bool) -> Iterator[KnownValue]:
+    """Yield the keys that follow from what the probed nodes have in common.
+
+    `has_pyxis` is whether srun takes `--container-image`. Nodes that differ leave a key out, with a note.
+    """
+    nodes = [probe.said for probe in probes if probe.said is not None]
+    programs = _list_common([{value.split()[0] for value in said.get("runtime", ())} for said in nodes])
+    kinds = ["pyxis"] if has_pyxis else []
+    kinds += [kind for program, kind in _RUNTIMES.items() if program in programs and kind not in kinds]
+    if kinds:
+        more = f"; also {', '.join(kinds[1:])}" if kinds[1:] else ""
+        source = "srun --help" if has_pyxis else _PROBED
+        yield KnownValue(
+            key="container_runtime", value=kinds[0], source=source, note=f"for container=auto{more}"
+        )
+    places = _list_common([_list_local_folders(said) for said in nodes])
+    if places:
+        note = "for data at the node, the first that is large enough"
+        yield KnownValue(key="node_scratch", value=places, source=_PROBED, note=note)
+    fabrics = {_find_fabric(said.get("fabric", ())) for said in nodes}
+    if len(fabrics) == 1 and (fabric := fabrics.pop()) is not None:
+        yield KnownValue(key="fabric", value=fabric, source=_PROBED)
+    elif len(fabrics) > 1:
+        yield KnownValue(key="fabric", value=None, source=_PROBED, note="nodes have different ones")
+
+
+def _list_common(found: Sequence[Collection[str]]) -> list[str]:
+    """Return what all nodes have, in the order of the first."""
+    return [value for value in (found[0] if found else ()) if all(value in other for other in found)]
+
+
+def _list_local_folders(said: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the folders on a node's own disks; those of a job by the variable that names them."""
+    names = {said.get(key, ("",))[0]: f"${key.upper()}" for key in ("tmpdir", "slurm_tmpdir")}
+    rows = [place.rsplit(" ", 3) for place in said.get("scratch", ())]
+    local = [row[0] for row in rows if len(row) > 1 and not row[1].startswith((*_MEMORY, *_SHARED))]
+    return list(dict.fromkeys(names.get(folder, folder) for folder in local))
+
+
+def _find_fabric(devices: Sequence[str]) -> str | None:
+    said = " ".join(devices).casefold()
+    return next((name for mark, name in _FABRICS.items() if mark in said), None)

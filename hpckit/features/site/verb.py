@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ import yaml
 from hpckit.cli.options import add_flag, add_json_option
 from hpckit.config.request import ComposeRequest, find_user_conf_folder
 from hpckit.context import Context, login_name
-from hpckit.errors import NotFoundError, OutputError, UsageError
+from hpckit.errors import NotFoundError, OutputError, SchedulerError, UsageError
 from hpckit.features.site.document import render_site_file
 from hpckit.features.site.facts import SiteFacts, ask_site_facts
 from hpckit.features.site.probe import NodeProbe, ProbeOrder, probe_nodes
 from hpckit.features.site.tries import Tries, try_options
-from hpckit.features.site.values import KnownValue, find_known_values
+from hpckit.features.site.values import KnownValue, find_known_values, find_probed_values
 from hpckit.model.ids import slugify_name
 from hpckit.model.launch import MISSING
 from hpckit.model.plain import attributes_to_json, iterate_leaf_values, to_plain
@@ -109,7 +110,13 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if arguments.share:
         facts = facts.without_user()
         probes = tuple(probe.without_user(login_name(), context.environ.get("HOME", "")) for probe in probes)
-    known = tuple(find_known_values(facts, tries, bin_dir=arguments.bin_dir, share=arguments.share))
+    has_pyxis = False
+    with suppress(SchedulerError):  # it asks nothing of the controller
+        has_pyxis = "--container-image" in commands.run_with_all_output("srun", "--help")
+    known = (
+        *find_known_values(facts, tries, bin_dir=arguments.bin_dir, share=arguments.share),
+        *(() if arguments.diff else find_probed_values(probes, has_pyxis=has_pyxis)),
+    )
     if arguments.diff:
         found = list(find_differences(_read_cluster_keys(file), known))
         if arguments.json:

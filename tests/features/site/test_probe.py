@@ -81,6 +81,46 @@ def test_probe_that_sbatch_refuses_is_said_in_its_words(cluster_of: Maker) -> No
     assert "not you" in said.err
 
 
+NODE = """cat > "$out" <<E
+node=n$number
+runtime=podman podman version 5.1
+runtime=apptainer apptainer version 1.4.5
+tmpdir=/local/job.7
+scratch=/local/job.7 xfs 100 90
+scratch=/tmp ext4 100 90
+scratch=/dev/shm tmpfs 100 90
+{more}
+end=yes
+E"""
+
+
+def test_file_has_runtime_scratch_and_fabric_that_all_probed_nodes_have(cluster_of: Maker) -> None:
+    """What only one kind of node has would not hold for the others."""
+    more = "$([ $number = 1 ] && echo scratch=/nvme ext4 9 9; echo fabric=mlx5_0 InfiniBand 400 Gb/sec)"
+    cluster = with_jobs(cluster_of(WRITTEN), NODE.replace("{more}", more))
+    said = cluster.init("lab", "--probe", "gpu")
+    assert said.code == 0, said.err
+    keys = cluster.keys("lab")
+    keys = keys.get("cluster", keys)
+    assert keys["container_runtime"] == "apptainer"
+    assert keys["node_scratch"] == ["$TMPDIR", "/tmp"]  # noqa: S108  # what the node said
+    assert keys["fabric"] == "infiniband"
+    assert cluster.hpckit("check", "cluster=lab", "command=true").code in (0, 2)
+    both = "fabric=$([ $number = 3 ] && echo efa_0 || echo hsn0 Slingshot)"
+    with_jobs(cluster, NODE.replace("{more}", both))
+    assert cluster.init("other", "--probe", "gpu").code == 0
+    assert "fabric: nodes have different ones" in cluster.file("other").read_text()
+
+
+def test_srun_that_starts_containers_is_the_runtime(cluster_of: Maker) -> None:
+    """Pyxis shows in srun's own help; no job and no question to the controller is needed."""
+    cluster = cluster_of(WRITTEN)
+    cluster.program("srun", "#!/bin/sh\necho slurm 24.11.1\necho '      --container-image=[USER@]'\n")
+    assert cluster.init("lab").code == 0
+    keys = cluster.keys("lab")
+    assert keys.get("cluster", keys)["container_runtime"] == "pyxis"
+
+
 def test_probe_of_no_partition_is_a_usage_error(cluster_of: Maker) -> None:
     """Before any job, and nothing is written."""
     cluster = with_jobs(cluster_of(WRITTEN), "true")
