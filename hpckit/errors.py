@@ -12,6 +12,7 @@ HpckitError                      exit code
 ├── RunFailedError               1   a run that was waited for did not complete
 ├── RunError                     1   an error on the node
 │   ├── FrozenFolderError        1   a node cannot read its frozen folder
+│   ├── ContainerError           1   a node cannot start the container of its run
 │   ├── RankInfoError            1   the environment does not say which rank this is
 │   ├── RendezvousError          1   ranks are missing, duplicated or cannot reach each other
 │   ├── NonFiniteLossError       1   training has diverged
@@ -104,6 +105,10 @@ class RunError(HpckitError):
 
 class FrozenFolderError(RunError):
     """A node cannot read the frozen folder of its run."""
+
+
+class ContainerError(RunError):
+    """A node cannot start the container of its run, or what is in it does not fit."""
 
 
 class RankInfoError(RunError):

@@ -23,9 +23,18 @@ def find_run_hooks(settings: LaunchConfig, config: Mapping[str, Any], name: str)
     return [getattr(module, name) for module in modules if hasattr(module, name)]
 
 
+AGENT = "hpckit.runtime.agent"
+
+
+def choose_agent_module(settings: LaunchConfig, config: Mapping[str, Any]) -> str:
+    """Return what is started on each node: the doorway if a feature of the run starts the agent."""
+    return f"{AGENT}.doorway" if find_run_hooks(settings, config, "start_agent") else AGENT
+
+
 _FEATURES: dict[str, Callable[[LaunchConfig, Mapping[str, Any]], bool]] = {
+    "hpckit.features.staging.hooks": lambda _, config: find_data_settings(config) is not None,
+    # Last: a container is around all that others start.
     "hpckit.features.containers.hooks": lambda settings, _: (
         settings.container.runtime is not ContainerRuntime.none
     ),
-    "hpckit.features.staging.hooks": lambda _, config: find_data_settings(config) is not None,
 }

@@ -19,7 +19,7 @@ from tiers import is_exact
 from hpckit.model.launch import Cluster
 from hpckit.model.plan import JobSpec, LaunchPlan, ResourceSpec
 
-pytest_plugins = ("cli_world", "left_processes", "outcomes")
+pytest_plugins = ("cli_world", "containers_world", "left_processes", "outcomes")
 
 # How long an example takes says more of the machine than of the code. Each run draws others.
 EXAMPLES = int(os.environ.get("HPCKIT_EXAMPLES", "25"))

@@ -15,8 +15,9 @@ from hpckit.errors import RunError, UsageError
 from hpckit.model.events import AttemptEnded
 from hpckit.model.plan import JobSpec
 from hpckit.record.attempts import latest_attempt_number
-from hpckit.record.launches import Launch, is_cancel_requested
+from hpckit.record.launches import Launch, is_cancel_requested, load_run_settings
 from hpckit.record.store import read_events
+from hpckit.run_features import choose_agent_module
 from hpckit.runtime.environ import SATELLITE, find_job_and_restarts, remove_rank_variables
 from hpckit.runtime.signals import NOTICES
 from hpckit.slurm.step import build_agent_srun_command, build_srun_environment
@@ -41,7 +42,8 @@ def lend_job_nodes_to_run(launch: Launch, job: JobSpec, context: Context) -> int
         return 0
     _wait_until_supervisor_answers(launch, run, number, context)
     context.note(f"joining attempt {number} of run {launch.runs[run].id}")
-    cluster, agent = launch.cluster, (launch.python, "-P", "-m", "hpckit.runtime.agent")
+    module = choose_agent_module(*load_run_settings(launch, run))
+    cluster, agent = launch.cluster, (launch.python, "-P", "-m", module)
     words = build_agent_srun_command(
         job.resources,
         (*agent, str(launch.folder), str(run), str(number)),

@@ -34,6 +34,7 @@ from hpckit.operations.successor import (
 from hpckit.planning.recovery.growth import list_causes_of_growth
 from hpckit.record.attempts import has_completed_attempt
 from hpckit.record.launches import Launch, load_run_settings
+from hpckit.run_features import AGENT, choose_agent_module
 from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
 from hpckit.runtime.environ import find_job_and_restarts, remove_rank_variables
 from hpckit.runtime.foreground import disable_restarts_in_foreground
@@ -54,7 +55,8 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
     """
     if index is None:
         index = _find_run_of_array_element(job, context.environ)
-    settings = disable_restarts_in_foreground(load_run_settings(launch, index)[0], context.environ)
+    settings, config = load_run_settings(launch, index)
+    settings = disable_restarts_in_foreground(settings, context.environ)
     slurm_job, restarts = find_job_and_restarts(context.environ)
     again = restarts or job.resources.dependency or job.shared_job
     if again and has_completed_attempt(launch.paths.run(index)):
@@ -68,7 +70,8 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
     if not wait_until_run_may_begin(launch, index, context):
         return REFUSED
     on_slurm = launch.cluster.kind is ClusterKind.slurm
-    agents = _build_agent_command(launch, job, context.environ)
+    module = choose_agent_module(settings, config)
+    agents = replace(_build_agent_command(launch, job, context.environ), module=module)
     alone = on_slurm and job.shared_job is None
     if alone and (job.requeue or settings.recovery.queue_successor):
         will = launch.build_hpckit_command(
@@ -100,9 +103,11 @@ def _run_supervisor(assignment: Assignment) -> int:
     """Supervise; without a launcher by an agent from a fork, as such runs are many and short."""
     if assignment.agents.prefix:
         return supervise(assignment)
+    become_subreaper()  # of an agent that is killed
+    if assignment.agents.module != AGENT:
+        return supervise(assignment)
     from hpckit.runtime.agent.prefork import prefork_agent  # noqa: PLC0415  # not needed with srun
 
-    become_subreaper()  # of an agent that is killed
     with prefork_agent() as ready:
         agents = replace(assignment.agents, ready=ready)
         return supervise(replace(assignment, agents=agents))

@@ -77,6 +77,7 @@ VERB_EFFECTS: Mapping[str, str] = {
     "rm": "reads asks_slurm deletes confirms",
     "doctor": "reads asks_slurm; --env: writes_launch starts waits; --adopt: writes_launch; --cancel: stops",
     "init": "reads asks_slurm writes_files; --probe: starts waits",
+    "image": "reads asks_slurm writes_files deletes confirms; --on: starts waits",
     "sandbox": "root starts stops writes_files",
     "completion": "",
 }

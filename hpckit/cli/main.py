@@ -61,6 +61,7 @@ VERB_GROUPS = {
         "chaos": "inject faults into a running run, to see it survive",
     },
     "maintain": {
+        "image": "container images: pull one into a file that nodes see, list and remove them",
         "init": "write the file of this cluster, conf/cluster/NAME.yaml, from what Slurm says",
         "clean": "remove what is no longer needed, after showing what and how much",
         "rm": "delete whole launches, after showing what and how much",
@@ -92,6 +93,7 @@ _MODULES = {
     "plot": "features.reporting.verb_plot",
     "export": "features.exporting.verb",
     "init": "features.site.verb",
+    "image": "features.containers.verb",
 }
 """Where each verb lives: in the folder of its group, or in the room of a feature."""
 _TITLES = {
@@ -124,6 +126,7 @@ _MEANT = {
     **dict.fromkeys(("html", "summary", "dashboard"), "report"),
     **dict.fromkeys(("checkpoints", "ckpt", "weights", "safetensors"), "checkpoint"),
     **dict.fromkeys(("benchmark", "nccl-tests", "all_reduce_perf", "bandwidth"), "bench"),
+    **dict.fromkeys(("images", "container", "containers", "pull", "apptainer"), "image"),
     **dict.fromkeys(("setup", "configure", "profile-site"), "init"),
     **dict.fromkeys(("ssh", "exec", "attach", "srun"), "shell"),
 }

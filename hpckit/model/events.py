@@ -340,6 +340,20 @@ class RequeueAsked(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerChecked(Event):
+    """What an agent found in its container before its ranks started."""
+
+    kind: ClassVar[str] = "container_checked"
+    node: str
+    python: str
+    torch: str = ""
+    cuda: str = ""
+    seconds: float
+    warnings: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Warned(Event):
     """A warning for the user about something that did not stop the run."""
 

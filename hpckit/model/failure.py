@@ -18,6 +18,12 @@ from hpckit.values import dataclass
 FROZEN_FOLDER_EXIT = 66
 """Exit code of a batch script or agent that cannot read the folder (EX_NOINPUT of sysexits.h)."""
 
+CONTAINER_EXIT = 69
+"""Exit code of what cannot start a node's container (EX_UNAVAILABLE)."""
+
+CONTAINER_UNUSABLE = "cannot use its container"
+"""The phrase for that, as the next."""
+
 FROZEN_FOLDER_UNREADABLE = "cannot read its frozen folder"
 """The phrase that an agent writes into the step's log. While other agents wait, the step has no
 exit code yet, so the supervisor looks for this phrase."""
@@ -29,7 +35,8 @@ class Cause(RecordedEnum):
     A `signal` came from another process (SIGKILL …), a `crash` from the rank itself (SIGSEGV …).
     `left`: a rank was asked to leave, but its attempt was not. `unsaved`: registered state is not
     saved. `straggler`: a node was so slow that a spare took its place. `unhealthy`: preflight found
-    nodes that cannot train. `resized`: the run continues with more or fewer replicas.
+    nodes that cannot train. `resized`: the run continues with more or fewer replicas. `container`: the image
+    is another one than at launch, or does not fit its nodes.
     """
 
     exception = "exception"
@@ -47,6 +54,7 @@ class Cause(RecordedEnum):
     agents_missing = "agents_missing"
     node_lost = "node_lost"
     frozen_folder = "frozen_folder"
+    container = "container"
     preempted = "preempted"
     drained = "drained"
     straggler = "straggler"
@@ -113,6 +121,7 @@ _TRAITS = {
     Cause.agents_missing: _LOST,
     Cause.node_lost: _LOST,
     Cause.frozen_folder: Trait.lasting,
+    Cause.container: Trait.lasting,
     Cause.preempted: Trait.planned | Trait.of_the_job,
     Cause.drained: Trait.planned,
     Cause.straggler: Trait.planned | Trait.of_a_node | Trait.strikes_out,

@@ -11,6 +11,7 @@ from hpckit.model.diagnosis.collectives import RankCollectives
 from hpckit.model.environment.health import NodeHealth, PairRate, XidSeen
 from hpckit.model.failure import RankExit, RankStack, StalledRank
 from hpckit.model.goodput import SaveCost
+from hpckit.model.node_setup import ContainerCheck
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.profile import RankProfile
@@ -28,7 +29,7 @@ class Message:
 class Hello(Message):
     """Agent → supervisor: this node is here, below these switches, if it knows them.
 
-    `satellite` is its job if that is not the run's.
+    `satellite` is its job if that is not the run's. `container` is what it found in its container.
     """
 
     node: str
@@ -36,6 +37,7 @@ class Hello(Message):
     pid: int
     switches: tuple[str, ...] = ()
     satellite: str | None = None
+    container: ContainerCheck | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

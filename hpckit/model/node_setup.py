@@ -5,6 +5,7 @@ Like the rest of the configuration it has names, types and defaults only.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -99,6 +100,42 @@ class Container:
     """Whose GPUs the container sees."""
     options: list[str] = field(default_factory=list)
     """More options for the program that starts it, last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenContainer:
+    """The image that some `runs` of a launch are in, as it was at launch.
+
+    `image` is what the user wrote, `file` the file or folder that it means. `stamp` is the file's inode, size
+    and time of change: while they stay, so does the digest.
+    """
+
+    runtime: ContainerRuntime
+    image: str
+    digest: str
+    platform: str
+    file: str
+    bytes: int
+    stamp: tuple[int, ...]
+    runs: tuple[int, ...] = ()
+
+    def holds(self, run: int) -> bool:
+        """Return whether a run is in this image."""
+        place = bisect_left(self.runs, run)
+        return self.runs[place : place + 1] == (run,)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContainerCheck:
+    """What an agent found in its container. With a `problem`, its ranks cannot run there."""
+
+    python: str
+    torch: str = ""
+    cuda: str = ""
+    seconds: float
+    warnings: tuple[str, ...] = ()
+    problem: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 from hpckit.model.elastic import SatelliteSpec
 from hpckit.model.ids import build_run_id
 from hpckit.model.launch import Cluster, LaunchConfig
+from hpckit.model.node_setup import FrozenContainer
 from hpckit.model.search import Search
 from hpckit.model.stages import Stage, StageDependency
 from hpckit.values import dataclass, field
@@ -198,6 +199,7 @@ class LaunchPlan:
     stages: tuple[Stage, ...] = ()
     search: Search | None = None
     swept: tuple[str, ...] = ()
+    containers: tuple[FrozenContainer, ...] = ()
 
     @property
     def runs_to_check(self) -> tuple[RunSpec, ...]:

@@ -11,6 +11,7 @@ from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.elastic import Satellite
 from hpckit.model.environment.health import NodeInspection
 from hpckit.model.failure import Cause, Failure, Trait
+from hpckit.model.node_setup import FrozenContainer
 from hpckit.model.parallel.layout import LayoutReport
 from hpckit.model.states import BaseState, RoundAction, RunState, SlurmState
 from hpckit.values import dataclass, field, replace
@@ -50,7 +51,7 @@ class RunRecord:
     why the run completed early (`pruned`, or at which step its own code returned), otherwise it is empty.
     `step` counts from 0, up to one less than `total`, which is null if unknown. `layout` is what the ranks of
     the latest round that did so reported. `excluded` are the nodes that Slurm leaves out since it was asked
-    for another attempt. `grown` is how hpckit itself made its jobs ask for more.
+    for another attempt. `grown` is how hpckit itself made its jobs ask for more. `container` is its image.
     """
 
     id: str
@@ -81,6 +82,7 @@ class RunRecord:
     excluded: tuple[str, ...] = ()
     excluded_by_us: tuple[str, ...] = ()
     grown: tuple[events.SettingsChanged, ...] = ()
+    container: FrozenContainer | None = None
 
     @property
     def has_attempt_begun(self) -> bool:

@@ -1,6 +1,6 @@
 """A sample of the node and its job: processors, memory, pressure, disks, networks, energy.
 
-Reads /proc and /sys through psutil and by itself. It starts no program, and walks over no
+Reads /proc and /sys by itself. It starts no program, and walks over no
 processes: a sample costs the same however many there are.
 """
 
@@ -10,9 +10,6 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
-
-import psutil
 
 from hpckit.model.telemetry.vocabulary import HostCounter, HostGauge, HostSample
 from hpckit.observe.sysfs import (
@@ -26,16 +23,18 @@ from hpckit.observe.sysfs import (
 from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field
 
+_TICKS = os.sysconf("SC_CLK_TCK")
+_SECTOR = 512
 _JOULES = 1e-6
 """The files count microjoules."""
 
-_UNREADABLE = (OSError, RuntimeError, ValueError, AttributeError, psutil.Error)
-"""What psutil raises where a kernel or a container hides a file."""
+_UNREADABLE = (OSError, RuntimeError, ValueError, AttributeError, LookupError)
+"""What is raised where a kernel or a container hides a file."""
 
 
 @dataclass(slots=True)
 class HostReader:
-    """Takes samples of this node; `root` replaces `/` for what is not read by psutil."""
+    """Takes samples of this node; `root` replaces `/` for what differs between jobs."""
 
     root: Path = Path("/")
     _job: JobCgroup | None = field(init=False)
@@ -48,7 +47,7 @@ class HostReader:
         self._job = None if folder is None else JobCgroup(folder)
         self._ports = find_infiniband_ports(self.root)
         self._rapl = RaplReader(self.root)
-        self._cpu = _sum_cpu_times(psutil.cpu_times())
+        self._cpu = _read_cpu_times()[:2]
 
     def read_sample(self) -> HostSample:
         """Return a sample; what cannot be read is left out."""
@@ -73,14 +72,13 @@ class HostReader:
         return HostSample(gauges=gauges, counters=counters)
 
     def _read_processor_use(self) -> HostSample:
-        times = psutil.cpu_times()
-        (busy, total), before = _sum_cpu_times(times), self._cpu
+        (busy, total, waiting), before = _read_cpu_times(), self._cpu
         self._cpu = (busy, total)
         gauges: dict[HostGauge, float] = {HostGauge.load: os.getloadavg()[0]}
         if total > before[1]:
             share = (busy - before[0]) / (total - before[1])
             gauges[HostGauge.cpu_share] = min(max(share, 0.0), 1.0)
-        return HostSample(gauges=gauges, counters={HostCounter.cpu_waiting_s: times.iowait})
+        return HostSample(gauges=gauges, counters={HostCounter.cpu_waiting_s: waiting})
 
 
 def _read_sample_or_empty(part: Callable[[], HostSample]) -> HostSample:
@@ -90,52 +88,59 @@ def _read_sample_or_empty(part: Callable[[], HostSample]) -> HostSample:
         return HostSample()
 
 
-def _sum_cpu_times(times: Any) -> tuple[float, float]:
-    """Return busy and total seconds. A guest's time is part of `user` already."""
-    total = sum(times) - getattr(times, "guest", 0) - getattr(times, "guest_nice", 0)
-    return total - times.idle - getattr(times, "iowait", 0), total
+def _read_cpu_times() -> tuple[float, float, float]:
+    """Return busy, total and waiting seconds of all CPUs. A guest's time is part of the first number."""
+    first = (read_small_file(Path("/proc/stat")) or "").partition("\n")[0]
+    user, nice, system, idle, waiting, *others = (int(number) / _TICKS for number in first.split()[1:9])
+    busy = user + nice + system + sum(others)
+    return busy, busy + idle + waiting, waiting
 
 
 def _read_host_memory() -> HostSample:
-    memory = psutil.virtual_memory()
+    found = read_memory_bytes()
     return HostSample(
         gauges={
-            HostGauge.memory_used_bytes: memory.total - memory.available,
-            HostGauge.memory_available_bytes: memory.available,
-            HostGauge.swap_used_bytes: psutil.swap_memory().used,
+            HostGauge.memory_used_bytes: found["MemTotal"] - found["MemAvailable"],
+            HostGauge.memory_available_bytes: found["MemAvailable"],
+            HostGauge.swap_used_bytes: found["SwapTotal"] - found["SwapFree"],
         }
     )
 
 
+def read_memory_bytes() -> dict[str, int]:
+    """Return what the kernel says of memory, by its names."""
+    lines = (line.split() for line in (read_small_file(Path("/proc/meminfo")) or "").splitlines())
+    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
+
+
 def _read_shared_memory() -> HostSample:
-    return HostSample(
-        gauges={HostGauge.shared_memory_used_bytes: psutil.disk_usage("/dev/shm").used}  # noqa: S108  # only its size is read
-    )
+    seen = os.statvfs("/dev/shm")  # noqa: S108  # only its size is read
+    used = (seen.f_blocks - seen.f_bfree) * seen.f_frsize
+    return HostSample(gauges={HostGauge.shared_memory_used_bytes: used})
 
 
 def _read_disks() -> HostSample:
-    # Corrections for counters that wrapped around would keep state; readers expect resets.
-    disks = psutil.disk_io_counters(nowrap=False)
-    if disks is None:
+    lines = [line.split() for line in (read_small_file(Path("/proc/diskstats")) or "").splitlines()]
+    disks = [words for words in lines if Path("/sys/block", words[2]).exists()]  # without partitions
+    if not disks:
         return HostSample()
     return HostSample(
         counters={
-            HostCounter.disk_read_bytes: disks.read_bytes,
-            HostCounter.disk_written_bytes: disks.write_bytes,
+            HostCounter.disk_read_bytes: sum(int(words[5]) for words in disks) * _SECTOR,
+            HostCounter.disk_written_bytes: sum(int(words[9]) for words in disks) * _SECTOR,
         }
     )
 
 
 def _sum_network_counters() -> HostSample:
-    cards = psutil.net_io_counters(pernic=True, nowrap=False)
-    outside = [card for name, card in cards.items() if name != "lo"]
+    lines = (read_small_file(Path("/proc/net/dev")) or "").splitlines()[2:]
+    cards = [line.partition(":") for line in lines]
+    outside = [[int(number) for number in told.split()] for name, _, told in cards if name.strip() != "lo"]
     return HostSample(
         counters={
-            HostCounter.network_tx_bytes: sum(card.bytes_sent for card in outside),
-            HostCounter.network_rx_bytes: sum(card.bytes_recv for card in outside),
-            HostCounter.network_errors: sum(
-                card.errin + card.errout + card.dropin + card.dropout for card in outside
-            ),
+            HostCounter.network_tx_bytes: sum(card[8] for card in outside),
+            HostCounter.network_rx_bytes: sum(card[0] for card in outside),
+            HostCounter.network_errors: sum(card[2] + card[3] + card[10] + card[11] for card in outside),
         }
     )
 

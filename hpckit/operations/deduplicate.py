@@ -16,6 +16,7 @@ from hpckit.errors import HpckitError
 from hpckit.model.events import RunsKnown, SettingsChanged
 from hpckit.model.history import LaunchHistory
 from hpckit.model.ids import build_run_id
+from hpckit.model.node_setup import FrozenContainer
 from hpckit.model.plain import attributes_to_json, to_plain
 from hpckit.model.plan import RunSpec
 from hpckit.model.run import RunView
@@ -39,7 +40,10 @@ from hpckit.record.snapshot.identity import (
     compute_code_identity,
     find_launches_with_signatures,
     has_latest_attempt_completed,
+    is_changed_image,
+    is_same_image,
     matches_frozen_code,
+    read_frozen_image,
     read_project_folder,
 )
 from hpckit.record.snapshot.outside import (
@@ -190,6 +194,8 @@ class _Search:
         same, others = self._split_launches_by_same_code(candidates)
         for holding in same:
             for signature, index in list(_find_completed_signatures(holding, self.wanted)):
+                if signature not in self.wanted:
+                    continue
                 if (other := self._find_layout_change(holding.paths, signature, index)) is not None:
                     name = build_run_id(holding.paths.folder.name, index)
                     self.found.elsewhere.setdefault(name, other.words)
@@ -242,12 +248,15 @@ class _Search:
                 for signature in signatures
             )
             files = list_files_differing_from_launch(self.prepared.snapshot, paths)
+            runs = holding.find_runs_with_signatures(signatures)
+            images = {image for index in runs if (image := read_frozen_image(paths, index)) is not None}
+            asked = self.prepared.plan.containers
             named = {f"{self.prepared.snapshot.project}/{path}" for path in files}
-            other = {
-                *chain(*found),
-                *read_code_changes_at_start(paths, holding.find_runs_with_signatures(signatures)),
-            }
-            self.found.changed_files = (*files, *sorted(other - named))
+            other = {*chain(*found), *read_code_changes_at_start(paths, runs)}
+            self.found.changed_files = (
+                *files,
+                *sorted(other - named | {image.image for image in images if is_changed_image(image, asked)}),
+            )
         self.found.changed += sum(len(self.wanted[signature]) for signature in signatures)
 
     def _split_launches_by_same_code(
@@ -263,7 +272,7 @@ class _Search:
         for holding in candidates:
             paths, recorded = holding.paths, read_outside_code_checksums(holding.paths)
             alike = ours is not None and matches_frozen_code(snapshot, sums, ours, paths)
-            ours_too: dict[str, list[int]] = {}
+            ours_too: dict[str | None, dict[str, list[int]]] = {}
             left: dict[str, list[int]] = {}
             for signature, indices in holding.runs.items():
                 as_recorded = alike and not list_changed_outside_code_paths(
@@ -271,11 +280,22 @@ class _Search:
                 )
                 for index in indices:
                     changed = bool(recorded) and bool(read_code_changes_at_start(paths, (index,)))
-                    where = ours_too if as_recorded and not changed else left
+                    image = read_frozen_image(paths, index)
+                    asked = [self._find_image(run) for run in self.wanted[signature]]
+                    known = any(is_same_image(image, other) for other in asked)
+                    where = ours_too.setdefault(image.digest if image else None, {})
+                    if (known and (not as_recorded or changed)) or is_changed_image(image, asked):
+                        where = left
+                    elif not known:  # in another image it is another run
+                        continue
                     where.setdefault(signature, []).append(index)
-            same += [replace(holding, runs=ours_too)] if ours_too else []
+            same += [replace(holding, runs=runs) for runs in ours_too.values() if runs]
             others += [replace(holding, runs=left)] if left else []
         return same, others
+
+    def _find_image(self, run: RunSpec) -> FrozenContainer | None:
+        """Return the image that a run will be in."""
+        return next((image for image in self.prepared.plan.containers if image.holds(run.index)), None)
 
     def _find_unfrozen_code_of_runs(self, signature: str) -> frozenset[str]:
         """Return the code that wanted runs with this signature use and that is not frozen."""
@@ -327,7 +347,11 @@ class _Search:
         differs: tuple[KeyDifference, ...] = (),
     ) -> None:
         where = self.found.skipped if state is RunState.completed else self.found.adopted
-        for run in self.wanted.pop(signature):
+        runs, image = self.wanted.pop(signature), read_frozen_image(holding.paths, index)
+        same = [run for run in runs if self.any_code or is_same_image(self._find_image(run), image)]
+        if len(same) < len(runs):  # the same computation in other images
+            self.wanted[signature] = [run for run in runs if run not in same]
+        for run in same:
             where.append(
                 KnownRun(
                     index=run.index,

@@ -21,6 +21,7 @@ from hpckit.model.counted import format_count, format_short_list
 from hpckit.model.finding import Finding, build_warning_finding
 from hpckit.model.ids import build_launch_id, slugify_name
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig
+from hpckit.model.node_setup import FrozenContainer
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.model.settings import Notify
 from hpckit.operations.avoid_nodes import exclude_bad_nodes
@@ -43,6 +44,7 @@ from hpckit.record.snapshot.outside import list_outside_code_checksums
 from hpckit.record.snapshot.uncounted import find_non_code_files
 from hpckit.report.results import find_override_keys_that_differ
 from hpckit.report.selection import parse_overrides
+from hpckit.run_features import find_run_hooks
 from hpckit.slurm.clusters import refuse_slurm_cluster_variables
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import ask_cluster_nodes
@@ -331,12 +333,26 @@ def plan_sweep_points(
         python=python,
         limits=_ask_submit_limits(points, context),
     )
+    plan = replace(plan, containers=_find_containers(plan, context))
     if not do_runs_share_jobs(points[0].settings):
         return plan
     wanted = {run.signature for run in plan.runs}
     return sort_plan_longest_first(
         plan, find_durations_by_signature(Path(plan.folder).parent, slugify_name(plan.name), wanted)
     )
+
+
+def _find_containers(plan: LaunchPlan, context: Context) -> tuple[FrozenContainer, ...]:
+    """Return the images of the runs, each with its digest; raises ConfigError."""
+    found: dict[str, tuple[FrozenContainer, list[int]]] = {}
+    for run in plan.runs:
+        for find in find_run_hooks(run.settings, run.config, "find_container"):
+            key = str(run.settings.container)
+            if key not in found:
+                output_dir = Path(plan.folder).parent
+                found[key] = find(settings=run.settings, output_dir=output_dir, environ=context.environ), []
+            found[key][1].append(run.index)
+    return tuple(replace(container, runs=tuple(runs)) for container, runs in found.values())
 
 
 def _ask_submit_limits(points: Sequence[SweepPoint], context: Context) -> SubmitLimits:

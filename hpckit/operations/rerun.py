@@ -83,7 +83,7 @@ def prepare_rerun(
                 "wait for each other",
                 hint="rerun runs of one stage, resume the launch, or launch the experiment again",
             )
-    points = [_load_sweep_point(launch, index) for index in indices]
+    points = [_load_sweep_point(launch, index, exact=exact) for index in indices]
     if command := words[words.index("--") + 1 :] if "--" in words else ():
         overrides = (*overrides, build_command_override(command))
     if overrides:
@@ -123,8 +123,11 @@ def _tell_which_overrides_still_apply(
         context.note(f"words of {launch} still apply: {format_short_list([*held], _SHOWN)}; {again}")
 
 
-def _load_sweep_point(launch: Launch, index: int) -> SweepPoint:
+def _load_sweep_point(launch: Launch, index: int, *, exact: bool) -> SweepPoint:
     settings, config = load_run_settings(launch, index)
+    if exact and (image := launch.find_container(index)) is not None:  # another one is refused
+        config = {**config, "container": {**config["container"], "digest": image.digest}}
+        settings = replace(settings, container=replace(settings.container, digest=image.digest))
     return SweepPoint(
         overrides=launch.overrides(index),
         config=config,

@@ -21,7 +21,7 @@ LENGTH = 16
 
 IGNORED_KEYS = frozenset(
     {"name", "output_dir", "cluster", "recovery", "checkpoint", "runtime", "code", "chaos"}
-    | {"budget", "notify", "observe", "preflight", "resources", "stages", "sweep", "tracker"}
+    | {"budget", "container", "notify", "observe", "preflight", "resources", "stages", "sweep", "tracker"}
 )
 COUNTED_RESOURCES = ("nodes", "tasks_per_node")
 """Of `resources`, these keys and the GPUs set the number and kind of ranks and so the result."""

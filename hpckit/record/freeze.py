@@ -24,6 +24,7 @@ from hpckit.record.secret_variables import write_secrets
 from hpckit.record.snapshot import collect
 from hpckit.record.snapshot.changes import write_snapshot_checksums
 from hpckit.record.snapshot.identity import compute_code_identity
+from hpckit.record.snapshot.package_zip import write_package_zip
 from hpckit.record.store import (
     PRIVATE_FOLDER,
     make_private_folder,
@@ -113,6 +114,8 @@ def _write_code_scripts_and_record(
     write_file_non_atomically(paths.signatures, "".join(f"{signature}\n" for signature in signatures))
     if plan.search is not None:
         write_search_space(paths, plan.search)
+    if plan.containers:
+        write_package_zip(paths.hpckit_zip)
     write_secrets(paths, [run.secrets for run in plan.runs])
     origin = read_launch_origin(paths.folder, Path(plan.folder))
     write_json(paths.launch, _build_launch_record(plan, paths, snapshot, origin))
@@ -150,7 +153,7 @@ def _build_launch_record(
             "v": VERSION,
             **attributes_to_json(plan, "id", "name", "created_at"),
             "origin": origin,
-            **attributes_to_json(plan, "arguments", "python", "cluster", "stages", "swept"),
+            **attributes_to_json(plan, "arguments", "python", "cluster", "stages", "swept", "containers"),
             "searched": plan.search is not None,
             "jobs": [{**to_plain(job), "script": paths.script(job.index).name} for job in plan.jobs],
             "runs": [

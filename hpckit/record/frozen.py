@@ -11,6 +11,7 @@ from typing import Any
 
 from hpckit.errors import FrozenFolderError, NotFoundError
 from hpckit.model.launch import Cluster
+from hpckit.model.node_setup import FrozenContainer
 from hpckit.model.plain import from_plain
 from hpckit.model.plan import JobSpec
 from hpckit.model.stages import Stage
@@ -82,6 +83,11 @@ class FrozenFields:
     searched: bool = False
     origin: LaunchOrigin | None = None
     swept: tuple[str, ...] = ()
+    containers: tuple[FrozenContainer, ...] = ()
+
+    def find_container(self, index: int) -> FrozenContainer | None:
+        """Return the image that a run is in; None without one."""
+        return next((container for container in self.containers if container.holds(index)), None)
 
 
 def has_foreground_option(arguments: Iterable[str]) -> bool:

@@ -297,6 +297,7 @@ class _Reading:
             job=self.history.slurm_jobs.get(index),
             cancel_requested=index in self.history.cancelled,
             stage=head.stage,
+            container=launch.find_container(index),
             grown=tuple(change for change in launch.settings_changes.get(index, ()) if change.cause),
         )
 

@@ -277,6 +277,9 @@ class LaunchPaths:
     code_sums = _Below("code.sha256")
     """A checksum of every file of the snapshot."""
 
+    hpckit_zip = _Below("hpckit.zip")
+    """The hpckit that launched, for containers; absent if there are none."""
+
     logs = _Below("logs")
     """The output of batch scripts."""
 

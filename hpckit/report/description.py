@@ -152,6 +152,8 @@ def _format_description_lines(about: LaunchDescription, now: datetime) -> Iterat
         rows += [("stage", run.row.stage or ""), ("overrides", " ".join(run.overrides))]
         rows += [("resumed", "; ".join(map(format_settings_change, run.settings_changes)))]
         rows += [("program", run.program), ("signature", run.signature)]
+        if (container := run.row.container) is not None:
+            rows += [("image", f"{container.image}, {container.digest}, {container.platform}")]
     age = format_slurm_duration(now - head.created_at)
     rows += [
         ("name", head.name),

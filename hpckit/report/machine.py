@@ -45,6 +45,7 @@ def run_row_to_json(row: RunRow) -> dict[str, Any]:
         **attributes_to_json(row, "reason=early"),
         "overrides": parse_override_values(parse_overrides(row.overrides)),
         **attributes_to_json(row, "total_steps=total satellites preflight"),
+        "container": row.container and attributes_to_json(row.container, "runtime image digest"),
         "grown": [attributes_to_json(change, "at cause words") for change in row.grown],
         **findings_to_json(row.findings),
         **attributes_to_json(row.layout, "layout replicas=layout.replicate"),

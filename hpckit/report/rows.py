@@ -18,6 +18,7 @@ from hpckit.model.events import SettingsChanged
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, Cause, Failure
 from hpckit.model.goodput import Goodput
 from hpckit.model.moment import format_local_datetime, format_time_span
+from hpckit.model.node_setup import FrozenContainer
 from hpckit.model.parallel.layout import LayoutReport
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import BaseState, Judgement, RunState, Standing
@@ -56,7 +57,7 @@ class RunRow:
     `total`. `layout` is what the ranks reported of it, null until then. `preflight` is the latest inspection
     of each node. `satellites` are the jobs that bring it nodes. `resume` says from which step a resume
     continues, `refusal` why none would. `expected_start` is Slurm's forecast. `grown` is how hpckit itself
-    made its jobs ask for more.
+    made its jobs ask for more. `container` is the image it is in.
     """
 
     run: str
@@ -90,6 +91,7 @@ class RunRow:
     refusal: str = ""
     expected_start: datetime | None = None
     grown: tuple[SettingsChanged, ...] = ()
+    container: FrozenContainer | None = None
 
     def elapsed(self, now: datetime) -> timedelta | None:
         """Return how long the latest attempt has run; None if it has no start, or no known end."""
@@ -135,6 +137,7 @@ def build_run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
         else "",
         expected_start=None if seen is None else seen.expected_start,
         grown=record.grown,
+        container=record.container,
     )
 
 

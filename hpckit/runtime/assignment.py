@@ -40,11 +40,13 @@ class AgentCommand:
     `nodes` are the names of the expected nodes, as far as they are known. `on_supervisor_lost` is the command
     that an agent runs, with the number of the attempt appended, when it finds that the supervisor is gone for
     good. `ready` is used instead of the command if an agent is already waiting. `again` gives the words for
-    some nodes whose agents have ended; None if they are the same.
+    some nodes whose agents have ended; None if they are the same. `module` is the agent's, or that of the
+    doorway which starts it.
     """
 
     prefix: tuple[str, ...]
     environ: Mapping[str, str]
+    module: str = "hpckit.runtime.agent"
     nodes: tuple[str, ...] = ()
     on_supervisor_lost: tuple[str, ...] = ()
     ready: ReadyAgent | None = None

@@ -66,6 +66,11 @@ def copy_environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+def find_node_name() -> str:
+    """Return this node's name as Slurm knows it, or the host's name."""
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+
+
 def replace_environment(variables: Mapping[str, str]) -> None:
     """Replace the environment of this process with these variables."""
     os.environ.clear()
@@ -294,6 +299,14 @@ def remove_rank_variables(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name not in _IDENTITY and not name.startswith(_IDENTITY_PREFIXES)
     }
+
+
+def remove_image_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an agent's environment without the rank that an image's hooks gave it.
+
+    Those of enroot for PyTorch set RANK and WORLD_SIZE in each task.
+    """
+    return {name: value for name, value in environ.items() if name not in {"RANK", "WORLD_SIZE"}}
 
 
 def remove_agent_variables(environ: Mapping[str, str]) -> dict[str, str]:

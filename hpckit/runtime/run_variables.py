@@ -7,6 +7,7 @@ existing ones. What differs between ranks or rounds is added by the code that st
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,7 @@ from hpckit.observe.gpu_choice import (
 from hpckit.planning.tracker import TrackedRun, build_tracker_env_variables
 from hpckit.record.launches import Launch
 from hpckit.record.layout import LaunchPaths
+from hpckit.record.snapshot.package_zip import find_own_zip
 from hpckit.record.store import read_json_object
 from hpckit.runtime.environ import remove_agent_variables
 from hpckit.runtime.stages import stage_variables
@@ -40,19 +42,19 @@ def run_variables(
     launch: Launch, index: int, settings: LaunchConfig, secrets: SecretVariables, environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment of a run's programs, based on that of its agent."""
-    cluster = {**launch.cluster.env, **secrets.cluster}
+    cluster = {**launch.cluster.env, **secrets.cluster, **settings.container.env}
     around = {**remove_agent_variables(environ), **cluster}
     around.pop("PYTHONINSPECT", None)  # a rank that ends would become a prompt, which fails
     tracked = build_tracker_env_variables(settings.tracker, _describe_run_for_trackers(launch, index), around)
     merged = {**around, **tracked, **settings.env, **secrets.env}
-    search = [*launch.code.python_path, *filter(None, [merged.get("PYTHONPATH")])]
+    search = [*launch.code.python_path, *filter(None, [merged.get("PYTHONPATH"), find_own_zip()])]
     return {
         THREADS: str(count_cpus_per_rank(settings.resources)),
         "PYTHONHASHSEED": "0",
         **({} if launch.cluster.kind is ClusterKind.local else _IN_A_JOB),
         **merged,
-        "PYTHONPATH": os.pathsep.join(search),
-        "PATH": os.pathsep.join([str(Path(launch.python).parent), merged.get("PATH", "")]),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(search)),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), merged.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",
         # git above the launch's folder would answer for the checkout as it is by now.
         "GIT_CEILING_DIRECTORIES": os.pathsep.join(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hpckit.sandbox import daemons, lifecycle, network, process
+from hpckit.sandbox import apptainer, daemons, lifecycle, network, process
 from hpckit.sandbox.lifecycle import read_recorded_options, require_recorded_options
 from hpckit.sandbox.settings import (
     BIN_DIR,
@@ -212,6 +212,8 @@ def _change_sandbox(arguments: argparse.Namespace) -> int:
     if verb == "install":
         lifecycle.install_sandbox(Options(release=arguments.release))
         print(f"Slurm {arguments.release} is installed: `hpckit sandbox up` starts it")
+        for _ in arguments.extras:
+            print(f"apptainer is installed: {apptainer.install_apptainer()}")
     elif verb == "down":
         lifecycle.take_down_sandbox(purge=arguments.purge)
         print("the sandbox is down" + (" and its state and caches are gone" * arguments.purge))
@@ -226,10 +228,14 @@ def _bring_sandbox_up(arguments: argparse.Namespace) -> int:
     names = Options().as_dict()
     options = Options(**{name: getattr(arguments, name) for name in names})
     started = time.monotonic()
+    if arguments.extras:  # before anything is started
+        apptainer.install_apptainer()
     lifecycle.bring_up_sandbox(options)
     took = time.monotonic() - started
     print(f"Slurm {options.release} is up: {options.nodes} nodes, after {took:.1f} s")
     print('use it with: eval "$(hpckit sandbox env)", or cluster=sandbox in hpckit')
+    if arguments.extras:
+        print(f"{apptainer.link_apptainer()} starts containers: container=apptainer container.image=FILE")
     return 0
 
 
@@ -269,6 +275,7 @@ def add_sandbox_actions(parser: argparse.ArgumentParser) -> None:
     )
     install = verbs.add_parser("install", help="install what is missing, and start nothing")
     _add_release_option(install)
+    _add_extras_option(install)
     down = verbs.add_parser("down", help="stop it and leave nothing behind")
     down.add_argument("--purge", action="store_true", help="also delete its state and caches")
     show = verbs.add_parser("status", help="what is running; exit code 0 if all of it is, else 3")
@@ -289,6 +296,7 @@ def _add_options_of_up_action(up: argparse.ArgumentParser) -> None:
     usual = Options()
     up.add_argument("--nodes", type=_build_integer_parser(1, MAX_NODES), default=usual.nodes, metavar="N")
     _add_release_option(up)
+    _add_extras_option(up)
     seconds = {
         "--grace": (usual.grace, 0, "between the notice of a preemption and the end"),
         "--cred-expire": (usual.cred_expire, 5, "that a requeued job waits, and one more"),
@@ -316,6 +324,17 @@ def _add_options_of_up_action(up: argparse.ArgumentParser) -> None:
 
 def _add_release_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--release", choices=sorted(SUITES), default=Options().release)
+
+
+def _add_extras_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--with",
+        dest="extras",
+        choices=["apptainer"],
+        action="append",
+        default=[],
+        help="also what starts containers; the machine's own apptainer is taken if it has one",
+    )
 
 
 def _build_integer_parser(least: int, most: int) -> Callable[[str], int]:

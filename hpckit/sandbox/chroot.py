@@ -101,7 +101,8 @@ def list_shared_folders() -> list[Path]:
     top = [path for path in sorted(Path("/").iterdir()) if path.name not in _NOT_SHARED]
     folders = [path for path in top if path.is_dir() and not path.is_symlink()]
     shown = Path("/usr/local"), Path("/var/tmp")  # noqa: S108  # for git clones
-    return [*folders, *shown, STATE, *_list_system_python_paths()]
+    apptainer = [path for path in (CACHE / "apptainer",) if path.is_dir()]
+    return [*folders, *shown, STATE, *apptainer, *_list_system_python_paths()]
 
 
 def _list_system_python_paths() -> list[Path]:

@@ -23,7 +23,7 @@ _REFUSE_STARTS = "#!/bin/sh\n# Put here by hpckit sandbox while it installs pack
 
 def is_slurm_release_native(options: Options) -> bool:
     """Whether this machine's own Debian ships the wanted release, so that no chroot is needed."""
-    release = _read_os_release()
+    release = read_os_release()
     return release.get("ID") == "debian" and release.get("VERSION_CODENAME") == options.debian_suite
 
 
@@ -31,8 +31,12 @@ def list_missing_packages(options: Options) -> list[str]:
     """List the packages that `up` would install."""
     wanted = dict(_ALWAYS)
     wanted |= _SLURM if is_slurm_release_native(options) else {"debootstrap": "debootstrap"}
-    path = f"{os.environ.get('PATH', '')}:{process.SYSTEM_PATH}"
-    return [name for name, program in wanted.items() if shutil.which(program, path=path) is None]
+    return [name for name, program in wanted.items() if find_program(program) is None]
+
+
+def find_program(name: str) -> str | None:
+    """Return the path of a program on this machine, also of those that only root has on PATH."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{process.SYSTEM_PATH}")
 
 
 def install_packages(names: Sequence[str]) -> None:
@@ -42,7 +46,7 @@ def install_packages(names: Sequence[str]) -> None:
             f"{', '.join(names)} missing and there is no apt-get here: use a Debian or Ubuntu "
             "machine, virtual machine or privileged container"
         )
-    foreign = "debootstrap" in names and _read_os_release().get("ID") != "debian"
+    foreign = "debootstrap" in names and read_os_release().get("ID") != "debian"
     keys = ["debian-archive-keyring"] if foreign else []
     # No package may start a service; the machine's own policy is restored afterwards.
     restore_service_policy()
@@ -73,7 +77,8 @@ def _run_apt_get(*arguments: str) -> None:
     )  # fmt: skip
 
 
-def _read_os_release() -> dict[str, str]:
+def read_os_release() -> dict[str, str]:
+    """Return what /etc/os-release says; empty if there is none."""
     try:
         return platform.freedesktop_os_release()
     except OSError:

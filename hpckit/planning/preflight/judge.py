@@ -12,6 +12,7 @@ from hpckit.model.environment.health import HealthFinding, HealthReport, HealthV
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import DeviceKind, LaunchConfig
 from hpckit.model.messages import Inspected
+from hpckit.model.node_setup import ContainerRuntime
 from hpckit.model.nodes import suggests_shared_cause
 from hpckit.model.settings import PreflightLevel
 from hpckit.planning.preflight.findings import find_gpu_problems, find_host_problems, find_usual_gpu_values
@@ -53,7 +54,8 @@ def list_node_requirements(settings: LaunchConfig) -> AskedOfNode:
         memory_bytes=memory,
         needs_torch=settings.entry_point is not None,
         on_cpus=settings.runtime.device is DeviceKind.cpu,
-        own_python=settings.cluster.python is not None,
+        own_python=settings.cluster.python is not None
+        or settings.container.runtime is not ContainerRuntime.none,
     )
 
 

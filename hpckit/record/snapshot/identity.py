@@ -10,8 +10,11 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
+from hpckit.model.node_setup import FrozenContainer
+from hpckit.model.plain import from_plain
 from hpckit.model.states import RunState
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.lookup import list_own_launches
@@ -113,6 +116,29 @@ def matches_frozen_code(snapshot: CodeSnapshot, sums: str, identity: str, paths:
 def read_frozen_identity(paths: LaunchPaths) -> str | None:
     """Return the `compute_code_identity` of a launch when it was frozen; None if unknown."""
     return read_json_object(paths.code_record).get("identity") or None
+
+
+@lru_cache
+def _read_frozen_images(paths: LaunchPaths) -> tuple[FrozenContainer, ...]:
+    there = paths.hpckit_zip.exists()  # launch.json may be large
+    plain = read_json_object(paths.launch).get("containers", ()) if there else ()
+    return tuple(from_plain(FrozenContainer, image) for image in plain)
+
+
+def read_frozen_image(paths: LaunchPaths, index: int) -> FrozenContainer | None:
+    """Return the image that a run of a launch is in; None if it is in none."""
+    return next((image for image in _read_frozen_images(paths) if image.holds(index)), None)
+
+
+def is_same_image(one: FrozenContainer | None, other: FrozenContainer | None) -> bool:
+    """Return whether two runs are in the same image, or in none."""
+    return (one and one.digest) == (other and other.digest)
+
+
+def is_changed_image(image: FrozenContainer | None, asked: Iterable[FrozenContainer | None]) -> bool:
+    """Return whether an image has another content now, under the same name."""
+    named = [other.digest for other in asked if other and image and other.image == image.image]
+    return image is not None and bool(named) and image.digest not in named
 
 
 def read_project_folder(paths: LaunchPaths) -> str | None:

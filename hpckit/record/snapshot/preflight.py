@@ -105,7 +105,7 @@ class Machine:
     @property
     def uses_this_python(self) -> bool:
         """Whether ranks use the same Python as this process."""
-        return Path(self.plan.python) == Path(sys.executable)
+        return Path(self.plan.python) == Path(sys.executable) and not self.plan.containers
 
     @cached_property
     def _project_folders(self) -> Mapping[WorkingFolder, named_paths.ProjectFolder]:
@@ -146,7 +146,7 @@ class Machine:
             )
         elif (
             found is not None
-            and not self.uses_this_python
+            and Path(python) != Path(sys.executable)
             and not capture_python_environment(found, self.environ)
         ):
             say = (

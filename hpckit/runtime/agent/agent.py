@@ -13,19 +13,18 @@ import os
 import random
 import signal
 import socket
-import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NotFoundError
+from hpckit.errors import ChannelError, FrozenFolderError
 from hpckit.model import messages
 from hpckit.model.counted import format_count
 from hpckit.model.environment.health import XidSeen
-from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
 from hpckit.model.launch import ClusterKind
+from hpckit.model.node_setup import ContainerCheck
 from hpckit.model.telemetry.vocabulary import TelemetryEvent, TelemetryEventKind
 from hpckit.observe.gpu_choice import GPUS_ASKED, OF_SLURM, VISIBLE, read_gpus_given_to_run
 from hpckit.observe.sampler import NodeSampler, format_event_warning
@@ -35,6 +34,8 @@ from hpckit.record.launches import Launch, load_launch, load_run_settings
 from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.secret_variables import read_secrets
 from hpckit.record.store import read_json
+from hpckit.run_features import find_run_hooks
+from hpckit.runtime.agent.doorway import SUPERVISOR_LOST, run_on_node, run_supervisor_lost_command
 from hpckit.runtime.agent.inspection import (
     build_node_inspection_order,
     inspect_node,
@@ -50,7 +51,9 @@ from hpckit.runtime.environ import (
     ON_SUPERVISOR_LOST,
     SATELLITE,
     copy_environment,
+    find_node_name,
     rank_info,
+    remove_image_variables,
     set_environment_variables,
 )
 from hpckit.runtime.foreground import disable_restarts_in_foreground
@@ -69,12 +72,8 @@ FOLDER_WAIT_S = 30.0
 NFS attribute caches hold up to 30 s.
 """
 
-SUPERVISOR_LOST = 70
-"""Exit code of an agent whose supervisor is gone (EX_SOFTWARE)."""
-
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 0.0)
 """Longest waits of an agent before it connects again; after the last one it gives up."""
-_TURN_S = 3.0
 _LEAVE_S = 2.0
 """How long what ranks have left behind may take to leave in order; a supervisor waits longer."""
 _MOST_XIDS = 64
@@ -94,6 +93,7 @@ class Agent:
     """Called with each message that does not send this agent away."""
     ranks: LocalRanks | None = None
     reserved: socket.socket | None = None
+    container: ContainerCheck | None = None
     xids: list[XidSeen] = field(default_factory=list)
     """The XID errors that this node's sampler has seen in this attempt."""
     _silence: SilenceTimer = field(default_factory=lambda: SilenceTimer(tick_s=BEAT_S), init=False)
@@ -106,11 +106,12 @@ class Agent:
         """Follow the supervisor's messages until Shutdown; end the ranks when it is gone."""
         await self.channel.send(
             messages.Hello(
-                node=node_name(),
+                node=find_node_name(),
                 node_rank=self.outlook.info.rank,
                 pid=os.getpid(),
                 switches=list_switches_above_node(copy_environment()),
                 satellite=copy_environment().get(SATELLITE),
+                container=self.container,
             )
         )
         beating = start_task_fatal_on_error(self._send_periodic_reports())
@@ -273,11 +274,6 @@ class Agent:
         self._run_in_background(self.send_to_supervisor(messages.Noticed(signal=name)))
 
 
-def node_name() -> str:
-    """Return this node's name as Slurm knows it, or the host's name."""
-    return copy_environment().get("SLURMD_NODENAME") or socket.gethostname()
-
-
 async def connect_to_supervisor(paths: AttemptPaths) -> tcp.Channel:
     """Read where the supervisor listens and connect; raises FrozenFolderError, ChannelError."""
     secret = (await _wait_for_file(paths.secret)).read_text().strip()
@@ -290,7 +286,7 @@ async def connect_to_supervisor(paths: AttemptPaths) -> tcp.Channel:
         # All agents of a job call at once: those that found no room must not all retry at once.
         await asyncio.sleep(pause_s * random.random())  # noqa: S311  # no secret
     raise ChannelError(
-        f"node {node_name()} cannot reach the supervisor at port {address['port']}: {problem}",
+        f"node {find_node_name()} cannot reach the supervisor at port {address['port']}: {problem}",
         hint="nodes of one job must be able to open TCP connections to each other",
     )
 
@@ -300,7 +296,7 @@ async def _wait_for_file(path: Path) -> Path:
     while not os.access(path, os.R_OK):
         if asyncio.get_running_loop().time() > deadline or not path.parent.parent.is_dir():
             raise FrozenFolderError(
-                f"node {node_name()} cannot read {path}, which the supervisor wrote on another node",
+                f"node {find_node_name()} cannot read {path}, which the supervisor wrote on another node",
                 hint="put output_dir on a file system that all nodes see",
             )
         await asyncio.sleep(0.2)
@@ -313,7 +309,7 @@ async def run_agent(launch: Launch, index: int, attempt: int, forks: socket.sock
     `forks` is a connection to a fork server.
     """
     run = LaunchPaths(launch.folder).run(index)
-    settings, _ = load_run_settings(launch, index)
+    settings, config = load_run_settings(launch, index)
     secrets = read_secrets(launch.paths, index, settings)
     settings = disable_restarts_in_foreground(settings, copy_environment())
     paths = run.attempt(attempt)
@@ -321,6 +317,8 @@ async def run_agent(launch: Launch, index: int, attempt: int, forks: socket.sock
     set_environment_variables(
         {name: seen[name] for name in (GPUS_ASKED, *OF_SLURM, *VISIBLE) if name in seen}
     )
+    hooks = find_run_hooks(settings, config, "check_container")
+    checks = [check(launch=launch, index=index, settings=settings) for check in hooks]
     channel = await connect_to_supervisor(paths)
     outlook = RankOutlook(
         launch=launch,
@@ -328,20 +326,20 @@ async def run_agent(launch: Launch, index: int, attempt: int, forks: socket.sock
         attempt=paths,
         settings=settings,
         secrets=secrets,
-        node=node_name(),
-        info=rank_info(copy_environment()),
+        node=find_node_name(),
+        info=rank_info(remove_image_variables(copy_environment())),
     )
     sampler = NodeSampler(
         settings=settings.observe,
         attempt=paths,
-        node=node_name(),
+        node=find_node_name(),
         earlier=tuple(run.attempt(number) for number in range(1, attempt)),
         choice=read_gpus_given_to_run(copy_environment()),
         on_this_machine=launch.cluster.kind is ClusterKind.local,
     )
     reports = StepReports(keep=sampler.record_rank_steps)
     sampler.paused_s = reports.pauses.count_paused_seconds
-    agent = Agent(channel=channel, outlook=outlook, reports=reports)
+    agent = Agent(channel=channel, outlook=outlook, reports=reports, container=next(iter(checks), None))
     if forks is not None:
         agent.fork_server = ForkServerClient(connection=forks)
     loop = asyncio.get_running_loop()
@@ -360,37 +358,21 @@ async def run_agent(launch: Launch, index: int, attempt: int, forks: socket.sock
         if agent.fork_server is not None:
             agent.fork_server.close()
     if code == SUPERVISOR_LOST:
-        await run_supervisor_lost_command(copy_environment(), outlook.info.rank)
+        words = json.loads(copy_environment().get(ON_SUPERVISOR_LOST, "[]"))
+        await asyncio.to_thread(run_supervisor_lost_command, words, copy_environment())
     await asyncio.to_thread(sampler.stop)  # last, because it may wait for a file system
     return code
-
-
-async def run_supervisor_lost_command(environ: Mapping[str, str], place: int) -> None:
-    """Run the command that the supervisor left for its own loss; the wait grows with `place`."""
-    words = json.loads(environ.get(ON_SUPERVISOR_LOST, "[]"))
-    if words:
-        await asyncio.sleep(_TURN_S * place)
-        process = await asyncio.create_subprocess_exec(*words, stdin=asyncio.subprocess.DEVNULL)
-        await process.wait()
-
-
-def print_error(message: str, hint: str) -> None:
-    """Write an error to the step's log, from which the supervisor quotes it."""
-    sys.stderr.write(f"hpckit: error: {message}\n  {hint}".rstrip() + "\n")
 
 
 def main(arguments: list[str]) -> int:
     """Run the agent; print one clear line about what keeps this node from taking part."""
     folder, index, attempt = Path(arguments[0]), int(arguments[1]), int(arguments[2])
-    try:
+
+    def run() -> int:
         raise_open_file_limit()
         become_subreaper()
         launch = load_launch(folder)
         with connect_or_run_fork_server(launch, index, copy_environment()) as forks:
             return asyncio.run(run_agent(launch, index, attempt, forks))
-    except (FrozenFolderError, NotFoundError) as error:
-        print_error(f"node {node_name()} {FROZEN_FOLDER_UNREADABLE}: {error.message}", error.hint)
-        return FROZEN_FOLDER_EXIT
-    except HpckitError as error:
-        print_error(error.message, error.hint)
-        return error.exit_code
+
+    return run_on_node(run)

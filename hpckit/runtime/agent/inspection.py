@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterable
-from importlib import metadata
 from typing import Any
 
 from hpckit.model import messages
@@ -24,6 +23,7 @@ from hpckit.runtime.clock import now
 from hpckit.runtime.environ import copy_environment
 from hpckit.runtime.preflight.probe import ProbeOrder
 from hpckit.runtime.preflight.speeds import MARK
+from hpckit.version import __version__
 
 _END_S = 2.0
 _SHOWN = 200
@@ -40,17 +40,9 @@ def build_node_inspection_order(order: messages.Inspect, settings: LaunchConfig,
         names=order.names,
         needs_torch=list_node_requirements(settings).needs_torch,
         again=order.again,
-        hpckit=_read_hpckit_version(),
+        hpckit=__version__,
         devices=settings.resources.tasks_per_node * count_cpus_per_rank(settings.resources),
     )
-
-
-def _read_hpckit_version() -> str:
-    """Return the version of hpckit; its package imports torch when asked for more than that."""
-    try:
-        return metadata.version("hpckit-slurm")
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 async def inspect_node(

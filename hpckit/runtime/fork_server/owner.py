@@ -14,6 +14,7 @@ from pathlib import Path
 from hpckit.errors import HpckitError
 from hpckit.record.launches import Launch, load_run_settings
 from hpckit.record.secret_variables import read_secrets
+from hpckit.run_features import AGENT, choose_agent_module
 from hpckit.runtime.environ import FORK_SERVER, TERMINAL, remove_rank_variables
 from hpckit.runtime.fork_server.client import connect_to_fork_server
 from hpckit.runtime.fork_server.protocol import LISTENER, OWNER
@@ -26,14 +27,17 @@ _LEAVES_S = 5.0
 
 @contextlib.contextmanager
 def run_fork_server(
-    launch: Launch, runs: Sequence[int], environ: Mapping[str, str]
+    launch: Launch, runs: Sequence[int], environ: Mapping[str, str], *, of_agent: bool = False
 ) -> Iterator[dict[str, str]]:
     """Run a fork server for those of these runs that call a function of the user's.
 
+    Runs whose agents are started through a doorway have one of_agent only: it may be another Python.
     Yield the variables by which agents find it: none if no run needs one or there is one already,
     or if no socket can be made. Ranks then start as Pythons of their own.
     """
-    variables = None if FORK_SERVER in environ else _find_fork_variables(launch, runs, environ)
+    variables = (
+        None if FORK_SERVER in environ else _find_fork_variables(launch, runs, environ, of_agent=of_agent)
+    )
     if variables is None:
         yield {}
         return
@@ -70,13 +74,13 @@ def connect_or_run_fork_server(
         if connection is None:
             others = {name: value for name, value in environ.items() if name != FORK_SERVER}
             connection = connect_to_fork_server(
-                {**others, **stack.enter_context(run_fork_server(launch, [run], others))}
+                {**others, **stack.enter_context(run_fork_server(launch, [run], others, of_agent=True))}
             )
         yield connection
 
 
 def _find_fork_variables(
-    launch: Launch, runs: Sequence[int], environ: Mapping[str, str]
+    launch: Launch, runs: Sequence[int], environ: Mapping[str, str], *, of_agent: bool
 ) -> dict[str, str] | None:
     """Return the variables of a run whose ranks may be forked; others mostly share them.
 
@@ -85,8 +89,9 @@ def _find_fork_variables(
     firsts = {launch.runs[index].stage: index for index in reversed(runs)}
     for index in sorted(firsts.values()):
         with contextlib.suppress(HpckitError):  # its supervisor tells
-            settings, _ = load_run_settings(launch, index)
-            if settings.command is None and settings.runtime.preload_torch:
+            settings, config = load_run_settings(launch, index)
+            ours = of_agent or choose_agent_module(settings, config) == AGENT
+            if ours and settings.command is None and settings.runtime.preload_torch:
                 secrets = read_secrets(launch.paths, index, settings)
                 return remove_rank_variables(run_variables(launch, index, settings, secrets, environ))
     return None

@@ -16,13 +16,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
-
 from hpckit.model.environment.facts import FolderRole, GpuFacts, TorchFacts
 from hpckit.model.environment.health import DeviceSpeed, NodeHealth
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.settings import PreflightLevel
 from hpckit.observe.gpus import read_driver_and_gpus, read_gpu_cpus
+from hpckit.observe.host import read_memory_bytes
 from hpckit.observe.machine import read_machine_facts
 from hpckit.observe.torch_probe import probe_torch
 from hpckit.planning.compatibility.judge import list_nccl_and_cuda_variables
@@ -88,7 +87,7 @@ def inspect_node(order: ProbeOrder, environ: Mapping[str, str]) -> NodeHealth:
         names = tuple(gpu.uuid for gpu in computing if not gpu.troubles)
         speeds = measure_device_speeds(environ, names, cpus=order.devices, limit_s=left)
     near = read_gpu_cpus(environ)
-    free, granted = int(psutil.virtual_memory().available), machine.memory_bytes
+    free, granted = read_memory_bytes()["MemAvailable"], machine.memory_bytes
     return NodeHealth(
         environment=machine,
         gpus=gpus,

@@ -14,7 +14,7 @@ import json
 import os
 import signal
 
-from hpckit.model.failure import FROZEN_FOLDER_UNREADABLE, Cause, Failure
+from hpckit.model.failure import CONTAINER_UNUSABLE, FROZEN_FOLDER_UNREADABLE, Cause, Failure
 from hpckit.patterns import lazy_pattern
 from hpckit.record.store import PRIVATE_FILE, read_last_lines
 from hpckit.runtime.assignment import AgentCommand, Step
@@ -32,6 +32,8 @@ _READ_S = 10.0
 """How long to wait for a text that only explains something."""
 _IDLE = ("srun: cluster configuration lacks support for cpu binding",)
 """What launchers print in every step and is of no help."""
+_PHRASES = {CONTAINER_UNUSABLE: Cause.container, FROZEN_FOLDER_UNREADABLE: Cause.frozen_folder}
+"""What a node writes there that cannot take part, and what that means."""
 _OOM = lazy_pattern(r"StepId=(\S+) exceeded memory limit|oom_kill events? in StepId=(\S+?)[.,]? ")
 """How Slurm says that it ended a step, agents and all, because its memory ran out (22.05, 24.11)."""
 
@@ -60,7 +62,7 @@ class AgentSteps:
         if command.ready is not None:
             step = command.ready(arguments, environ, attempt.paths.agents_log)
         else:
-            words = [*command.prefix, attempt.launch.python, "-P", "-m", "hpckit.runtime.agent"]
+            words = [*command.prefix, attempt.launch.python, "-P", "-m", command.module]
             flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, attempt.paths.agents_log
             log = await run_in_thread(
                 lambda: retry_transient_file_errors(lambda: os.open(path, flags, PRIVATE_FILE))
@@ -109,7 +111,7 @@ class AgentSteps:
         if steps:
             words = f"Slurm ended step {', '.join(sorted(steps))}, whose memory ran out: {failure.message}"
             return replace(failure, cause=Cause.host_oom, signature=Cause.host_oom, message=words)
-        cause = Cause.frozen_folder if FROZEN_FOLDER_UNREADABLE in text else failure.cause
+        cause = next((cause for phrase, cause in _PHRASES.items() if phrase in text), failure.cause)
         return replace(failure, cause=cause)
 
     async def end_all_steps(self, leave_s: float) -> None:

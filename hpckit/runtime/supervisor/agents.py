@@ -13,8 +13,9 @@ from typing import Any
 
 from hpckit.errors import ChannelError
 from hpckit.model import events, messages
-from hpckit.model.failure import Cause, Failure
+from hpckit.model.failure import CONTAINER_UNUSABLE, Cause, Failure
 from hpckit.model.launch import LaunchConfig
+from hpckit.model.node_setup import ContainerCheck
 from hpckit.planning.recovery.loss import build_missing_agents_failure
 from hpckit.planning.rounds.round_turns import AgentLost
 from hpckit.record.layout import AttemptPaths
@@ -25,12 +26,15 @@ from hpckit.runtime.channel.listen import LOOPBACK, open_listening_socket
 from hpckit.runtime.channel.pace import BEAT_S, PATIENCE, are_many_nodes_delayed, message_interval_s
 from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import open_file_limit
+from hpckit.runtime.signals import NOTICES
 from hpckit.runtime.supervisor.callers import SPARE_FILES, AgentListener
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.patience import retry_transient_file_errors
-from hpckit.runtime.threads import run_in_thread, start_task_fatal_on_error
-from hpckit.values import dataclass, field, replace
+from hpckit.runtime.threads import await_with_limit, run_in_thread, start_task_fatal_on_error
+from hpckit.values import dataclass, field, field_names, replace
 
+_SHELL_SIGNAL = 128
+_NOTICE_S = 2.0
 _LEFT_S = 3 * BEAT_S
 """An agent whose connection ends this soon after a sign of life has left: a lost node is silent."""
 
@@ -76,7 +80,7 @@ class Agents:
     _accepting: asyncio.Task[None] | None = field(default=None, init=False)
     _beating: asyncio.Task[None] | None = field(default=None, init=False)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _problem: str = field(default="", init=False)
+    _refused: Failure | None = field(default=None, init=False)
     _closing: bool = field(default=False, init=False)
     _names: dict[int, str] = field(default_factory=dict, init=False)
     _satellites: int = field(default=0, init=False)
@@ -98,7 +102,9 @@ class Agents:
             hello = await channel.receive()
         except (ChannelError, OSError):
             hello = None
-        if isinstance(hello, messages.Hello) and hello.satellite is not None:
+        if isinstance(hello, messages.Hello) and self._is_container_refused(hello):
+            self._arrived.set()
+        elif isinstance(hello, messages.Hello) and hello.satellite is not None:
             await self._admit_satellite(channel, hello)
         elif isinstance(hello, messages.Hello) and hello.node in self.left:
             # Its new step numbers its nodes from 0 again, but it takes its former place.
@@ -108,9 +114,24 @@ class Agents:
             await self._read_agent_until_gone(channel, hello)
         elif isinstance(hello, messages.Hello):
             first = self._names[hello.node_rank]
-            self._problem = f"node rank {hello.node_rank} came twice: {first} and {hello.node}"
+            words = f"node rank {hello.node_rank} came twice: {first} and {hello.node}"
+            self._refused = Failure(cause=Cause.agents_missing, message=words)
             self._arrived.set()
         await channel.close()
+
+    def _is_container_refused(self, hello: messages.Hello) -> bool:
+        """Record what a node found in its container; return whether its ranks cannot run there."""
+        found = hello.container
+        if found is None:
+            return False
+        told = {name: getattr(found, name) for name in field_names(ContainerCheck) if name != "hint"}
+        self.journal.record_event(events.ContainerChecked(at=now(), node=hello.node, **told))
+        for warning in found.warnings:
+            self.journal.record_event(events.Warned(at=now(), message=f"{hello.node}: {warning}"))
+        if found.problem:
+            words = f"node {hello.node} {CONTAINER_UNUSABLE}: {found.problem}\n  {found.hint}"
+            self._refused = Failure(cause=Cause.container, message=words, signature=Cause.container)
+        return bool(found.problem)
 
     async def _admit_satellite(self, channel: tcp.Channel, hello: messages.Hello) -> None:
         """Take a node of another job in, behind all nodes of the run's own."""
@@ -287,17 +308,20 @@ class Agents:
             return [peer.node for peer in self.peers.values() if peer.satellite is None]
 
         code = await self._await_arrivals(
-            step, noticed, limit_s, lambda: len(own_nodes()) >= wanted or bool(self._problem)
+            step, noticed, limit_s, lambda: len(own_nodes()) >= wanted or self._refused is not None
         )
-        if self._problem:
-            return Failure(cause=Cause.agents_missing, message=self._problem)
+        if self._refused is not None:
+            return self._refused
         if len(own_nodes()) >= wanted:
             return None
-        told = code is None and noticed.is_set()
-        if code is not None:
-            why = f"the agents ended with exit code {code} before all had come"
-        elif told:
+        if code is not None and code - _SHELL_SIGNAL in NOTICES:
+            # A notice may end a step that unpacks an image, before the batch script hears it.
+            await await_with_limit(_NOTICE_S, noticed.wait())
+        told = noticed.is_set()
+        if told:
             why = "asked to stop before all agents had come"
+        elif code is not None:
+            why = f"the agents ended with exit code {code} before all had come"
         else:
             why = f"waited {limit_s:g} s for the agents"
         return build_missing_agents_failure(names, {*own_nodes()}, wanted=wanted, why=why, told=told)

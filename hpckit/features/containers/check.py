@@ -1,0 +1,137 @@
+"""What an agent looks at in its container before ranks start: in a tenth of a second, without torch.
+
+A problem is what no rank could run with. What may only be slow, or fail later, is a warning. Preflight looks
+at GPUs and networks further, also from inside.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from hpckit.model.cluster.gpus_asked import requested_gpus_per_node
+from hpckit.model.launch import DeviceKind, LaunchConfig
+from hpckit.model.node_setup import ContainerCheck
+from hpckit.observe.sysfs import find_infiniband_ports, list_folder, read_small_file
+from hpckit.patterns import lazy_pattern
+from hpckit.record.launches import Launch, configured_checkpoint_dir
+
+_VERSION = lazy_pattern(r"^__version__ = '([^']*)'", re.MULTILINE)
+_CUDA = lazy_pattern(r"^(cuda|hip)(?:: .*)? = '([^']*)'", re.MULTILINE)
+_GIB = 2**30
+_LITTLE_MEMLOCK = 64 * 2**20
+"""The usual limit is 8 MiB or less, and 64 MiB are too few for one GPU's buffers."""
+
+
+def check_inside(
+    launch: Launch, image: str, settings: LaunchConfig, root: Path = Path("/")
+) -> ContainerCheck:
+    """Return what this container is, and what is wrong with it for a run."""
+    began = time.monotonic()
+    torch, cuda = read_torch_version()
+    problem, hint = _find_problem(image, settings, torch, cuda, root)
+    return ContainerCheck(
+        python=platform.python_version(),
+        torch=torch,
+        cuda=cuda,
+        warnings=tuple(_find_warnings(launch, settings, cuda, root)),
+        problem=problem,
+        hint=hint,
+        seconds=round(time.monotonic() - began, 4),
+    )
+
+
+def read_torch_version() -> tuple[str, str]:
+    """Return the version of torch, and that of CUDA or ROCm which it is built for; empty if none.
+
+    torch is not imported: that takes seconds.
+    """
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return "", ""
+    text = read_small_file(Path(spec.origin).with_name("version.py")) or ""
+    version = _VERSION.search(text)
+    built = {found[1]: found[2] for found in _CUDA.finditer(text)}
+    words = "".join(f"{'CUDA' if kind == 'cuda' else 'ROCm'} {number}" for kind, number in built.items())
+    return version[1] if version else "unknown", words
+
+
+def _find_problem(image: str, settings: LaunchConfig, torch: str, cuda: str, root: Path) -> tuple[str, str]:
+    """Return what no rank could run with, and what to do; empty if nothing."""
+    if settings.entry_point is None:
+        return "", ""  # a command brings what it needs
+    if not torch:
+        return f"{image} has no torch for its {settings.container.python}", (
+            "take an image that has it, or name the Python that does: container.python=…"
+        )
+    asked = requested_gpus_per_node(settings.resources)
+    if not asked or settings.runtime.device is DeviceKind.cpu or not (root / "dev/nvidiactl").exists():
+        return "", ""
+    if not cuda:
+        return f"torch {torch} in {image} is built without CUDA, and {asked} GPUs a node are asked for", (
+            "take an image whose torch is built for the GPUs, or resources=cpu"
+        )
+    if cuda.startswith("CUDA") and not _can_load("libcuda.so.1"):
+        return f"{asked} GPUs a node are asked for, and none is usable in {image}: it has no libcuda.so.1", (
+            "container.gpu=nvidia; under pyxis also container.env.NVIDIA_DRIVER_CAPABILITIES=compute,utility "
+            "and container.env.NVIDIA_VISIBLE_DEVICES=all"
+        )
+    return "", ""
+
+
+def _find_warnings(launch: Launch, settings: LaunchConfig, cuda: str, root: Path) -> Iterator[str]:
+    driver = _read_driver_cuda() if cuda.startswith("CUDA") else None
+    if driver is not None and driver[0] < int(cuda.removeprefix("CUDA ").partition(".")[0]):
+        yield (
+            f"the driver is for CUDA {driver[0]}.{driver[1]}, and torch in the image for {cuda}: take an "
+            "older image, or one with the package cuda-compat"
+        )
+    yield from _find_network_warnings(settings, root)
+    for folder in ("/dev/shm", tempfile.gettempdir()):  # noqa: S108  # only its size is read
+        seen = os.statvfs(folder)
+        if (size := seen.f_blocks * seen.f_frsize) < _GIB:
+            yield f"{folder} has {size >> 20} MiB in the container, and loaders and NCCL may need more"
+    if not (root / "etc/hosts").exists():
+        yield "the container has no /etc/hosts: nodes may not find each other by name"
+    saves = configured_checkpoint_dir(settings.checkpoint)
+    for key, path in (("checkpoint.dir", saves), ("the project", Path(launch.code.working_dir))):
+        if path is not None and not path.exists():
+            yield f"{key} is not in the container: {path}; add it: container.mounts=[{path}]"
+
+
+def _find_network_warnings(settings: LaunchConfig, root: Path) -> Iterator[str]:
+    fabric = settings.cluster.fabric
+    if fabric == "infiniband" or (fabric is None and find_infiniband_ports(root)):
+        if not _can_load("libibverbs.so.1"):
+            yield "InfiniBand is not usable: the image has no libibverbs.so.1, and NCCL falls back to sockets"
+        limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        if 0 <= limit < _LITTLE_MEMLOCK:
+            yield f"locked memory is limited to {limit >> 10} KiB, too little for RDMA: raise it for slurmd"
+    if (fabric == "slingshot" or list_folder(root / "sys/class/cxi")) and not _can_load("libfabric.so.1"):
+        yield "Slingshot is not usable: the image has no libfabric.so.1; name the site's: container.mounts"
+
+
+def _can_load(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def _read_driver_cuda() -> tuple[int, int] | None:
+    """Return the version of CUDA that the driver offers; None without one."""
+    number = ctypes.c_int()
+    try:
+        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return None
+    return None if failed else (number.value // 1000, number.value % 1000 // 10)

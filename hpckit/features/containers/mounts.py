@@ -1,0 +1,66 @@
+"""What a container shows of its node: the folders that a run needs, at the same path. Pure but for links."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from hpckit.errors import ConfigError
+from hpckit.values import dataclass
+
+_MODES = {"ro", "rw"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Mount:
+    """A folder or file of the node, as the container has it."""
+
+    target: str
+    source: str
+    read_only: bool = False
+
+
+def parse_mount(text: str, key: str) -> Mount:
+    """Return the mount that `SRC[:DST[:ro|rw]]` means; raises ConfigError."""
+    source, *more = text.split(":")
+    mode = more.pop() if more and more[-1] in _MODES else "rw"
+    target = more.pop() if more else source
+    if more or not (source.startswith("/") and target.startswith("/")) or target == "/" or "," in text:
+        raise ConfigError(
+            f"{key} has {text!r}; a mount is SRC[:DST[:ro|rw]], two absolute paths without : and ,",
+            hint="DST is SRC if it is left out, and not /",
+        )
+    return Mount(source=os.path.normpath(source), target=os.path.normpath(target), read_only=mode == "ro")
+
+
+def plan_mounts(needed: Iterable[str], named: Sequence[Mount]) -> list[Mount]:
+    """Return what to mount: what a run needs, at its own path and where links lead; and what is named.
+
+    What is named wins over what is needed. A folder that is there with one above it has no mount of its own.
+    Those above come first. Raises ConfigError for a path that no runtime can be told.
+    """
+    ours: dict[str, Mount] = {}
+    for path in needed:
+        for target in (path, os.path.realpath(path)):
+            if "," in target or ":" in target:
+                raise ConfigError(
+                    f"a container cannot have {target}: the path has a comma or a colon",
+                    hint="use another folder, or name a link to it",
+                )
+            ours[target] = Mount(source=os.path.realpath(path), target=target)
+    theirs = {mount.target: mount for mount in named}
+    planned: list[Mount] = []
+    for mount in sorted((ours | theirs).values()):
+        if not any(_holds(above, mount) for above in planned):
+            planned.append(mount)
+    return planned
+
+
+def _holds(above: Mount, mount: Mount) -> bool:
+    """Return whether a mount shows what another one would show, at the same place."""
+    if above.read_only != mount.read_only:
+        return False
+    inside = os.path.relpath(mount.target, above.target)
+    if inside == os.pardir or inside.startswith(f"{os.pardir}/"):
+        return False
+    return os.path.normpath(os.path.join(above.source, inside)) == mount.source  # noqa: PTH118

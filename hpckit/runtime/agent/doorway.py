@@ -1,0 +1,154 @@
+"""The doorway: what starts the agent of a node for features of its run, and stays outside with the last will.
+
+Run on the host as `python -m hpckit.runtime.agent.doorway LAUNCH RUN ATTEMPT`, if a feature of the run has a
+hook `start_agent(*, launch, index, attempt, settings, config, words, environ) -> list[str]`. Each one gets
+the words that start the agent so far, may prepare this node and change the variables, and returns the words.
+It may raise HpckitError. So may `explain_agent_end(*, launch, index, words, environ)`, which is called if the
+agent soon ended with a failure, and this process had no signal. Only a process on the host can ask Slurm for
+something, and end what a container's program leaves behind. This module imports no feature by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess  # noqa: TID251  # it waits for all of its children, which asyncio cannot
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from hpckit.errors import ContainerError, FrozenFolderError, HpckitError, NotFoundError
+from hpckit.model.failure import (
+    CONTAINER_EXIT,
+    CONTAINER_UNUSABLE,
+    FROZEN_FOLDER_EXIT,
+    FROZEN_FOLDER_UNREADABLE,
+)
+from hpckit.record.launches import load_launch, load_run_settings
+from hpckit.run_features import find_run_hooks
+from hpckit.runtime.environ import (
+    FORK_SERVER,
+    ON_SUPERVISOR_LOST,
+    copy_environment,
+    find_node_name,
+    rank_info,
+)
+from hpckit.runtime.left_behind import become_subreaper, die_with_parent, end_orphans
+from hpckit.runtime.signals import NOTICES
+
+SUPERVISOR_LOST = 70
+"""Exit code of an agent whose supervisor is gone (EX_SOFTWARE)."""
+
+_TURN_S = 3.0
+_LEAVE_S = 2.0
+_EARLY_S = 30.0
+_SHELL_SIGNAL = 128
+_FORWARDED = (*NOTICES, signal.SIGHUP)
+
+
+def run_supervisor_lost_command(words: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Run the command that the supervisor left for its own loss; the agents of a run take turns."""
+    if words:
+        time.sleep(_TURN_S * rank_info(environ).rank)
+        with contextlib.suppress(OSError):
+            subprocess.run(words, stdin=subprocess.DEVNULL, env=environ, check=False)
+
+
+def run_on_node(work: Callable[[], int]) -> int:
+    """Return the exit code of an agent's work; print one clear line about what keeps its node away.
+
+    The supervisor quotes it from the step's log.
+    """
+    try:
+        return work()
+    except (FrozenFolderError, NotFoundError) as error:
+        message = f"node {find_node_name()} {FROZEN_FOLDER_UNREADABLE}: {error.message}"
+        sys.stderr.write(f"hpckit: error: {message}\n  {error.hint}".rstrip() + "\n")
+        return FROZEN_FOLDER_EXIT
+    except ContainerError as error:
+        message = f"node {find_node_name()} {CONTAINER_UNUSABLE}: {error.message}"
+        sys.stderr.write(f"hpckit: error: {message}\n  {error.hint}".rstrip() + "\n")
+        return CONTAINER_EXIT
+    except HpckitError as error:
+        sys.stderr.write(f"hpckit: error: {error.message}\n  {error.hint}".rstrip() + "\n")
+        return error.exit_code
+
+
+class _Child:
+    """The program that the words start. It gets the signals of this process, also earlier ones."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.heard: list[int] = []
+        for number in _FORWARDED:
+            signal.signal(number, self._forward)
+
+    def _forward(self, number: int, _: object) -> None:
+        self.heard.append(number)
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
+
+    def run(self, words: Sequence[str], environ: Mapping[str, str]) -> int:
+        """Run it to its end; return its exit code as a shell tells it. Raises HpckitError."""
+        try:
+            self.process = subprocess.Popen(
+                words,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                # A session of its own shows later what it has left behind.
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509  # there are no other threads
+            )
+        except OSError as error:
+            raise HpckitError(
+                f"node {find_node_name()} cannot start {words[0]}: {error.strerror}",
+                hint="is it installed there, or made available by cluster.modules or cluster.setup?",
+            ) from error
+        for number in self.heard[:]:
+            self._forward(number, None)
+        while True:  # orphans end here, too: they would stay zombies
+            pid, status = os.wait()
+            if pid == self.process.pid:
+                self.process.returncode = code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else _SHELL_SIGNAL - code
+
+
+def start_agent(arguments: Sequence[str]) -> int:
+    """Start this node's agent by the words of its run's features; return its exit code."""
+    folder, index, attempt = Path(arguments[0]), int(arguments[1]), int(arguments[2])
+    environ, child = copy_environment(), _Child()
+    will = json.loads(environ.pop(ON_SUPERVISOR_LOST, "[]"))
+    environ.pop(FORK_SERVER, None)  # it is another Python
+    become_subreaper()
+    launch = load_launch(folder)
+    settings, config = load_run_settings(launch, index)
+    words = [launch.python, "-P", "-m", "hpckit.runtime.agent", *arguments]
+    for hook in find_run_hooks(settings, config, "start_agent"):
+        words = hook(
+            launch=launch,
+            index=index,
+            attempt=attempt,
+            settings=settings,
+            config=config,
+            words=words,
+            environ=environ,
+        )
+    began = time.monotonic()
+    try:
+        code = child.run(words, environ)
+    finally:
+        end_orphans(grace_s=_LEAVE_S)
+    if code not in {0, SUPERVISOR_LOST} and not child.heard and time.monotonic() - began < _EARLY_S:
+        for hook in find_run_hooks(settings, config, "explain_agent_end"):
+            hook(launch=launch, index=index, words=words, environ=environ)
+    if code == SUPERVISOR_LOST:
+        run_supervisor_lost_command(will, copy_environment())
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(run_on_node(lambda: start_agent(sys.argv[1:])))
