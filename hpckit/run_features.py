@@ -8,10 +8,50 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
+from hpckit.model import messages
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.node_setup import ContainerRuntime, find_data_settings
+from hpckit.model.node_setup import ContainerRuntime, has_data_settings
+from hpckit.record.launches import Launch
+from hpckit.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContext:
+    """A run on one node, for what prepares it there.
+
+    `secret` is the attempt's; with `serves` other nodes may ask this one for what it has. `environ` is
+    what the node's processes have, `tell` sends to the supervisor, from any thread.
+    """
+
+    launch: Launch
+    index: int
+    settings: LaunchConfig
+    config: Mapping[str, Any]
+    node: str
+    secret: str
+    serves: bool
+    environ: Mapping[str, str]
+    tell: Callable[[messages.Message], None]
+
+
+class NodeFeature(Protocol):
+    """What prepares a node for ranks, in its agent. No method may block: threads do the work.
+
+    `port` is where it listens for other nodes, 0 if it does not.
+    """
+
+    port: int
+
+    def follow(self, order: messages.Prepare | messages.BringOut) -> None:
+        """Begin to prepare the node, or to bring results to where they stay; what comes of it is told."""
+
+    def get_variables(self) -> Mapping[str, str]:
+        """Return the variables that the node's ranks get."""
+
+    def close(self, *, final: bool) -> None:
+        """Leave the node; `final`: the run will not come back. It may block for seconds."""
 
 
 def find_run_hooks(settings: LaunchConfig, config: Mapping[str, Any], name: str) -> list[Callable[..., Any]]:
@@ -24,15 +64,18 @@ def find_run_hooks(settings: LaunchConfig, config: Mapping[str, Any], name: str)
 
 
 AGENT = "hpckit.runtime.agent"
+DOORWAY = "hpckit.runtime.agent.doorway"
+WATCH = "--watch"
+"""Of the doorway: it starts no agent, and watches that of its node."""
 
 
 def choose_agent_module(settings: LaunchConfig, config: Mapping[str, Any]) -> str:
     """Return what is started on each node: the doorway if a feature of the run starts the agent."""
-    return f"{AGENT}.doorway" if find_run_hooks(settings, config, "start_agent") else AGENT
+    return DOORWAY if find_run_hooks(settings, config, "start_agent") else AGENT
 
 
 _FEATURES: dict[str, Callable[[LaunchConfig, Mapping[str, Any]], bool]] = {
-    "hpckit.features.staging.hooks": lambda _, config: find_data_settings(config) is not None,
+    "hpckit.features.staging.hooks": lambda _, config: has_data_settings(config),
     # Last: a container is around all that others start.
     "hpckit.features.containers.hooks": lambda settings, _: (
         settings.container.runtime is not ContainerRuntime.none

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 
+from hpckit.batch.supervise import plan_container_step
 from hpckit.batch.supervisor_lost import supervisor_answers
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
@@ -17,7 +18,7 @@ from hpckit.model.plan import JobSpec
 from hpckit.record.attempts import latest_attempt_number
 from hpckit.record.launches import Launch, is_cancel_requested, load_run_settings
 from hpckit.record.store import read_events
-from hpckit.run_features import choose_agent_module
+from hpckit.run_features import AGENT, choose_agent_module
 from hpckit.runtime.environ import SATELLITE, find_job_and_restarts, remove_rank_variables
 from hpckit.runtime.signals import NOTICES
 from hpckit.slurm.step import build_agent_srun_command, build_srun_environment
@@ -42,15 +43,17 @@ def lend_job_nodes_to_run(launch: Launch, job: JobSpec, context: Context) -> int
         return 0
     _wait_until_supervisor_answers(launch, run, number, context)
     context.note(f"joining attempt {number} of run {launch.runs[run].id}")
-    module = choose_agent_module(*load_run_settings(launch, run))
-    cluster, agent = launch.cluster, (launch.python, "-P", "-m", module)
+    cluster, inside = launch.cluster, plan_container_step(launch, run, context.environ)
+    module = AGENT if inside else choose_agent_module(*load_run_settings(launch, run))
+    agent = (inside.python if inside else launch.python, "-P", "-m", module)
     words = build_agent_srun_command(
         job.resources,
         (*agent, str(launch.folder), str(run), str(number)),
-        srun_args=cluster.srun_args,
+        srun_args=(*cluster.srun_args, *(inside.options if inside else ())),
         bin_dir=cluster.bin_dir,
     )
     environ = {**build_srun_environment(remove_rank_variables(context.environ)), SATELLITE: slurm_job}
+    environ |= inside.variables if inside else {}
     return asyncio.run(_run_agent_step(words, environ))
 
 

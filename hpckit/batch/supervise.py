@@ -19,6 +19,7 @@ from hpckit.model.cluster.nodes import expand_hostlist
 from hpckit.model.counted import format_ranges
 from hpckit.model.failure import Cause
 from hpckit.model.launch import ClusterKind
+from hpckit.model.node_setup import ContainerStep
 from hpckit.model.plan import JobSpec, SharedJobSpec
 from hpckit.model.states import RequeueOutcome
 from hpckit.operations.growth import explain_growth, queue_grown_attempt
@@ -34,7 +35,7 @@ from hpckit.operations.successor import (
 from hpckit.planning.recovery.growth import list_causes_of_growth
 from hpckit.record.attempts import has_completed_attempt
 from hpckit.record.launches import Launch, load_run_settings
-from hpckit.run_features import AGENT, choose_agent_module
+from hpckit.run_features import AGENT, choose_agent_module, find_run_hooks
 from hpckit.runtime.assignment import AgentCommand, Allocation, Assignment
 from hpckit.runtime.environ import find_job_and_restarts, remove_rank_variables
 from hpckit.runtime.foreground import disable_restarts_in_foreground
@@ -55,8 +56,7 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
     """
     if index is None:
         index = _find_run_of_array_element(job, context.environ)
-    settings, config = load_run_settings(launch, index)
-    settings = disable_restarts_in_foreground(settings, context.environ)
+    settings = disable_restarts_in_foreground(load_run_settings(launch, index)[0], context.environ)
     slurm_job, restarts = find_job_and_restarts(context.environ)
     again = restarts or job.resources.dependency or job.shared_job
     if again and has_completed_attempt(launch.paths.run(index)):
@@ -70,8 +70,7 @@ def supervise_run(launch: Launch, job: JobSpec, index: int | None, context: Cont
     if not wait_until_run_may_begin(launch, index, context):
         return REFUSED
     on_slurm = launch.cluster.kind is ClusterKind.slurm
-    module = choose_agent_module(settings, config)
-    agents = replace(_build_agent_command(launch, job, context.environ), module=module)
+    agents = _build_agent_command(launch, job, index, context.environ)
     alone = on_slurm and job.shared_job is None
     if alone and (job.requeue or settings.recovery.queue_successor):
         will = launch.build_hpckit_command(
@@ -223,27 +222,44 @@ def _find_run_of_array_element(job: JobSpec, environ: Mapping[str, str]) -> int:
     return job.runs[int(element)]
 
 
-def _build_agent_command(launch: Launch, job: JobSpec, environ: Mapping[str, str]) -> AgentCommand:
-    environ = remove_rank_variables(environ)
+def _build_agent_command(
+    launch: Launch, job: JobSpec, index: int, environ: Mapping[str, str]
+) -> AgentCommand:
+    settings, config = load_run_settings(launch, index)
+    module, environ = choose_agent_module(settings, config), remove_rank_variables(environ)
     if job.shared_job is not None:
-        return AgentCommand(prefix=(), environ=build_shared_job_agent_environ(job.shared_job, environ))
+        alone = build_shared_job_agent_environ(job.shared_job, environ)
+        return AgentCommand(prefix=(), environ=alone, module=module)
     if launch.cluster.kind is not ClusterKind.slurm:
-        return AgentCommand(prefix=(), environ={**environ, **ALONE})
+        return AgentCommand(prefix=(), environ={**environ, **ALONE}, module=module)
     if "SLURM_JOB_ID" not in environ:
         raise UsageError(
             f"launch {launch.id} is for Slurm, but this is not a Slurm job (SLURM_JOB_ID not set)",
             hint=f"submit it: sbatch {launch.folder / f'job-{job.index}.sbatch'}",
         )
-    cluster = launch.cluster
-    step = partial(
-        build_agent_srun_command, job.resources, (), srun_args=cluster.srun_args, bin_dir=cluster.bin_dir
-    )
+    cluster, nodes = launch.cluster, expand_hostlist(environ.get("SLURM_JOB_NODELIST", ""))
+    inside = plan_container_step(launch, index, environ)
+    options = (*cluster.srun_args, *(inside.options if inside else ()))
+    step = partial(build_agent_srun_command, job.resources, (), bin_dir=cluster.bin_dir)
     return AgentCommand(
-        prefix=tuple(step()),
-        again=lambda nodes: tuple(step(only=nodes)),
-        environ=build_srun_environment(environ),
-        nodes=expand_hostlist(environ.get("SLURM_JOB_NODELIST", "")),
+        prefix=tuple(step(srun_args=options)),
+        again=lambda nodes: tuple(step(only=nodes, srun_args=options)),
+        environ={**build_srun_environment(environ), **(inside.variables if inside else {})},
+        nodes=nodes,
+        module=AGENT if inside else module,
+        python=inside.python if inside else None,
+        watch=tuple(step(only=nodes, srun_args=cluster.srun_args)) if inside else (),
     )
+
+
+def plan_container_step(launch: Launch, index: int, environ: Mapping[str, str]) -> ContainerStep | None:
+    """Return how srun itself starts a run's agents in containers; None if it does not."""
+    settings, config = load_run_settings(launch, index)
+    hooks = find_run_hooks(settings, config, "plan_step")
+    plans = [
+        hook(launch=launch, index=index, settings=settings, config=config, environ=environ) for hook in hooks
+    ]
+    return next(filter(None, plans), None)
 
 
 ALONE = {"HPCKIT_RANK": "0", "HPCKIT_WORLD_SIZE": "1"}

@@ -37,14 +37,15 @@ from omegaconf.basecontainer import BaseContainer
 from omegaconf.resolvers import oc
 
 from hpckit.config.primary import choose_primary_config, import_configured_modules
-from hpckit.config.request import ComposeRequest, list_conf_folders
+from hpckit.config.request import ComposeRequest, list_conf_folders, shipped_conf_folder
 from hpckit.config.schema import SCHEMA_NAME, register_schema_with_hydra
 from hpckit.config.written import keep_config_values_as_written, keep_override_values_as_written
 from hpckit.errors import ConfigError
 from hpckit.model.launch import MISSING
+from hpckit.model.node_setup import Data
 from hpckit.model.plain import iterate_leaf_values
 from hpckit.planning.secrecy import mask_message, mask_override
-from hpckit.values import dataclass, field, replace
+from hpckit.values import dataclass, field, field_names, replace
 
 # hydra-core 1.3 warns if this is missing, 1.4 if it is given.
 VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
@@ -54,6 +55,9 @@ _OF_HYDRA = ("hydra/config", "hydra/launcher/basic", "hydra/sweeper/basic")
 
 _OWN_CONFIGS = ("hydra", "hydra_config.yaml", "_dummy_empty_config_.yaml")
 """What Hydra itself stores."""
+
+_OPTIONAL = "data"
+"""A group that no configuration of hpckit begins with: many programs have a key of this name."""
 
 _UNSET = object()
 _HYDRA_LOCK = threading.RLock()
@@ -90,11 +94,40 @@ class _ComposingLoader(ConfigLoaderImpl):
             loaded = ConfigResult(loaded.provider, loaded.path, config, loaded.header)
         return loaded
 
-    def _parse_overrides_and_create_caching_repo(self, *words: Any, **named: Any) -> Any:
-        parsed, files = super()._parse_overrides_and_create_caching_repo(*words, **named)
+    def _parse_overrides_and_create_caching_repo(self, config_name: Any, overrides: list[str]) -> Any:
+        parsed, files = super()._parse_overrides_and_create_caching_repo(config_name, overrides)
+        if is_own_group_alone(_OPTIONAL, files.get_sources()):
+            choice = next((word for word in overrides if self._chooses_optional_group(word, files)), None)
+            if choice is None or choice.startswith("+"):
+                added = choice
+            else:
+                added = self._add_choice_unless_set(choice, config_name, overrides)
+            if choice != added:
+                again = [word for word in (added if one == choice else one for one in overrides) if word]
+                parsed, files = super()._parse_overrides_and_create_caching_repo(config_name, again)
+            if added is None or not added.startswith("+"):
+                _hide_group(_OPTIONAL, files)
         if not self.with_hydras_own:
             _leave_out_choices_of_hydras_own(files)
         return [keep_override_values_as_written(override) for override in parsed], files
+
+    def _chooses_optional_group(self, word: str, files: Any) -> bool:
+        name, _, option = word.partition("=")
+        return name.lstrip("+") == _OPTIONAL and option in files.get_group_options(_OPTIONAL)
+
+    def _add_choice_unless_set(self, word: str, config_name: Any, overrides: list[str]) -> str | None:
+        """Return the word that chooses from the optional group: as it is if it sets a key of the user's.
+
+        None if the files have chosen from the group already.
+        """
+        rest = [
+            one for one in overrides if not one.lstrip("+~").startswith((f"{_OPTIONAL}=", f"{_OPTIONAL}."))
+        ]
+        found = self._compose_without_hydra_section(config_name, rest, RunMode.RUN, from_shell=False)
+        if _OPTIONAL not in found:
+            return f"+{word}"
+        own = isinstance(found[_OPTIONAL], DictConfig) and {*field_names(Data)} <= {*found[_OPTIONAL]}
+        return None if own else word
 
     def _load_configuration_impl(self, *words: Any, **named: Any) -> DictConfig:
         """Compose without Hydra's own section, whose 20 files are half of the time.
@@ -131,6 +164,18 @@ class _ComposingLoader(ConfigLoaderImpl):
         OmegaConf.set_struct(config, value=True)
         self._apply_overrides_to_config(chosen.config_overrides, config)
         return config
+
+
+def is_own_group_alone(name: str, sources: Sequence[Any]) -> bool:
+    """Return whether only hpckit's own conf has a group of this name."""
+    found = [source for source in sources if source.is_group(name)]
+    return bool(found) and all(source.path == str(shipped_conf_folder()) for source in found)
+
+
+def _hide_group(name: str, files: Any) -> None:
+    """Let a word like `data=x` set a key, as if there were no such group."""
+    exists = files.group_exists
+    files.group_exists = lambda config_path: config_path != name and exists(config_path)
 
 
 def _leave_out_choices_of_hydras_own(files: Any) -> None:
@@ -203,7 +248,10 @@ class Session:
     def has_group(self, name: str) -> bool:
         """Return whether a folder holds the options of this group; one of Hydra's own is none."""
         own = name.partition("/")[0] in ("", "hydra", "_dummy_empty_config_")
-        return not own and any(source.is_group(name) for source in self.loader.get_sources())
+        sources = self.loader.get_sources()
+        if name == _OPTIONAL and is_own_group_alone(name, sources):
+            return False
+        return not own and any(source.is_group(name) for source in sources)
 
     def list_group_options(self, group: str) -> tuple[str, ...]:
         """Return the options of a group; for the empty one, the primary configurations."""

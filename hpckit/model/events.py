@@ -11,27 +11,39 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar
 
-from hpckit.model.diagnosis.verdict import Straggler
-from hpckit.model.environment.health import HealthVerdict, NodeInspection
 from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.launch import Resources
+from hpckit.model.node_events import (
+    AgentJoined,
+    Event,
+    NodeDraining,
+    NodeLost,
+    NodesInspected,
+    SatelliteLeft,
+    Staged,
+    StagedOut,
+    StragglerFound,
+)
 from hpckit.model.parallel.layout import LayoutReport
 from hpckit.model.parallel.settings import Parallel
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import JobSpec
-from hpckit.model.settings import PreflightLevel
-from hpckit.model.states import DrainAction, RequeueOutcome, RoundAction, RunState
+from hpckit.model.states import RequeueOutcome, RoundAction, RunState
 from hpckit.values import dataclass
 
+__all__ = [
+    "AgentJoined",
+    "Event",
+    "NodeDraining",
+    "NodeLost",
+    "NodesInspected",
+    "SatelliteLeft",
+    "Staged",
+    "StagedOut",
+    "StragglerFound",
+]
+
 VERSION = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """Base of all events."""
-
-    kind: ClassVar[str] = ""
-    at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,31 +170,6 @@ class AttemptStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentJoined(Event):
-    """The agent of a node reported to the supervisor.
-
-    `switches` are those above the node, `satellite` is the job that brings it.
-    """
-
-    kind: ClassVar[str] = "agent_joined"
-    node: str
-    node_rank: int
-    pid: int
-    switches: tuple[str, ...] = ()
-    satellite: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SatelliteLeft(Event):
-    """The node of a satellite job left, as announced; `reason` says why."""
-
-    kind: ClassVar[str] = "satellite_left"
-    node: str
-    satellite: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundStarted(Event):
     """The supervisor asked all ranks of an attempt to start."""
 
@@ -247,62 +234,6 @@ class CheckpointSaved(Event):
     size: int
     stall_s: float
     duration_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLost(Event):
-    """The agent of a node stopped reporting, or its connection ended."""
-
-    kind: ClassVar[str] = "node_lost"
-    node: str
-    silent_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDraining(Event):
-    """A node of the round is being drained, for the administrator's `reason`.
-
-    `action` is what the run does about it. The event is recorded again when that changes.
-    """
-
-    kind: ClassVar[str] = "node_draining"
-    node: str
-    reason: str
-    action: DrainAction
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StragglerFound(Event):
-    """A rank of the round is slower than its peers: for the first time, or much more than before.
-
-    `straggler` says by how much, on which node and with which GPU.
-    """
-
-    kind: ClassVar[str] = "straggler_found"
-    round: int
-    straggler: Straggler
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodesInspected(Event):
-    """Agents inspected their nodes, before a round or after a failure.
-
-    Of the nodes in `fine` nothing was found; `troubled` has the others. The agents of `lost` fell
-    silent meanwhile.
-    """
-
-    kind: ClassVar[str] = "nodes_inspected"
-    level: PreflightLevel
-    took_s: float
-    fine: tuple[str, ...]
-    troubled: tuple[NodeInspection, ...] = ()
-    lost: tuple[str, ...] = ()
-
-    @property
-    def inspections(self) -> tuple[NodeInspection, ...]:
-        """All nodes, those with findings first."""
-        fine = (NodeInspection(node=node, level=self.level, verdict=HealthVerdict.ok) for node in self.fine)
-        return *self.troubled, *fine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,9 @@ class Cause(RecordedEnum):
     `left`: a rank was asked to leave, but its attempt was not. `unsaved`: registered state is not
     saved. `straggler`: a node was so slow that a spare took its place. `unhealthy`: preflight found
     nodes that cannot train. `resized`: the run continues with more or fewer replicas. `container`: the image
-    is another one than at launch, or does not fit its nodes.
+    is another one than at launch, or does not fit its nodes. `data_damaged`, `scratch_full`: a node cannot
+    have its data, for its disk. `data_refused`: no node can, as the source has changed or `data.dir` must not
+    be used.
     """
 
     exception = "exception"
@@ -60,6 +62,9 @@ class Cause(RecordedEnum):
     straggler = "straggler"
     unhealthy = "unhealthy"
     resized = "resized"
+    data_damaged = "data_damaged"
+    scratch_full = "scratch_full"
+    data_refused = "data_refused"
     left = "left"
     time_limit = "time_limit"
     notice = "notice"
@@ -127,6 +132,9 @@ _TRAITS = {
     Cause.straggler: Trait.planned | Trait.of_a_node | Trait.strikes_out,
     Cause.unhealthy: (_LOST & ~Trait.gone) | Trait.planned,
     Cause.resized: Trait.planned,
+    Cause.data_damaged: (_LOST & ~Trait.gone) | Trait.planned,
+    Cause.scratch_full: (_LOST & ~Trait.gone) | Trait.planned,
+    Cause.data_refused: Trait.lasting | Trait.external,
     Cause.left: Trait.planned | Trait.external | Trait.before_loading,
     Cause.time_limit: Trait.planned,
     Cause.notice: Trait.planned | Trait.external | Trait.of_the_job,

@@ -4,32 +4,49 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
 
 from hpckit.errors import ChannelError
 from hpckit.model.diagnosis.collectives import RankCollectives
-from hpckit.model.environment.health import NodeHealth, PairRate, XidSeen
 from hpckit.model.failure import RankExit, RankStack, StalledRank
 from hpckit.model.goodput import SaveCost
+from hpckit.model.node_messages import (
+    BringOut,
+    Inspect,
+    Inspected,
+    MeasurePairs,
+    Message,
+    PairsMeasured,
+    Prepare,
+    Prepared,
+    StagedOut,
+)
 from hpckit.model.node_setup import ContainerCheck
 from hpckit.model.parallel.layout import Layout
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.profile import RankProfile
-from hpckit.model.settings import PreflightLevel, ProfileTool
+from hpckit.model.settings import ProfileTool
 from hpckit.model.telemetry.rank_steps import RankSteps
 from hpckit.values import dataclass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """Base of all messages."""
+__all__ = [
+    "BringOut",
+    "Inspect",
+    "Inspected",
+    "MeasurePairs",
+    "Message",
+    "PairsMeasured",
+    "Prepare",
+    "Prepared",
+    "StagedOut",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello(Message):
     """Agent → supervisor: this node is here, below these switches, if it knows them.
 
-    `satellite` is its job if that is not the run's. `container` is what it found in its container.
+    `satellite` is its job if that is not the run's, `port` where other nodes get data from it. `container` is
+    what it found in its container.
     """
 
     node: str
@@ -38,6 +55,7 @@ class Hello(Message):
     switches: tuple[str, ...] = ()
     satellite: str | None = None
     container: ContainerCheck | None = None
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +107,9 @@ class StopRound(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shutdown(Message):
-    """Supervisor → agent: there is nothing more to do."""
+    """Supervisor → agent: there is nothing more to do; `final`: nor will the run come back."""
+
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,64 +339,6 @@ class Noticed(Message):
     """Agent → supervisor: this node was notified that the attempt will be stopped."""
 
     signal: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inspect(Message):
-    """Supervisor → agent: inspect your node, within `limit_s` seconds.
-
-    `inspection` counts them. `names` are hosts that the node has to know. `again`: what does not
-    change while a job runs is left out.
-    """
-
-    inspection: int
-    level: PreflightLevel
-    limit_s: float
-    names: tuple[str, ...] = ()
-    again: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inspected(Message):
-    """Agent → supervisor: the health of its node; null if its inspection failed, with the problem.
-
-    `began_at` is this node's clock when the order came, `took_s` how long the inspection lasted.
-    """
-
-    inspection: int
-    began_at: datetime
-    took_s: float
-    health: NodeHealth | None
-    xids: tuple[XidSeen, ...] = ()
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasurePairs(Message):
-    """Supervisor → agent: add with these nodes, one after the other, within `limit_s` seconds.
-
-    `devices` are the node's (UUIDs, or `cpu`), as many as the others have: `everyone` in all.
-    `pairs` has a number of each pair, its other node, and whether this node is its first one. The
-    store for all of them listens at `host` and `port`; this node serves it if `serves`, until as
-    many processes as `everyone` are done.
-    """
-
-    inspection: int
-    limit_s: float
-    devices: tuple[str, ...]
-    pairs: tuple[tuple[int, str, bool], ...]
-    host: str
-    port: int
-    serves: bool
-    everyone: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairsMeasured(Message):
-    """Agent → supervisor: how fast its node added with the others that were named."""
-
-    inspection: int
-    pairs: tuple[PairRate, ...]
 
 
 _TYPES: Mapping[str, type[Message]] = {kind.__name__: kind for kind in Message.__subclasses__()}

@@ -66,6 +66,19 @@ class PackedEnvironment(StrEnum):
     """one file, unpacked on each node"""
 
 
+class EnvironmentSource(StrEnum):
+    """What makes the environment of a launch."""
+
+    python = "python"
+    """nothing: it is that of `cluster.python`"""
+    uv = "uv"
+    """`uv sync --frozen`, from uv.lock"""
+    pixi = "pixi"
+    """`pixi install --frozen`, from pixi.lock"""
+    conda = "conda"
+    """conda-lock, from conda-lock.yml, or conda, from conda-linux-64.lock"""
+
+
 class KeptData(StrEnum):
     """How long staged data stays on a node."""
 
@@ -126,6 +139,15 @@ class FrozenContainer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ContainerStep:
+    """How srun starts agents in containers: its `options`, their Python, and variables of the step."""
+
+    options: tuple[str, ...]
+    python: str
+    variables: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ContainerCheck:
     """What an agent found in its container. With a `problem`, its ranks cannot run there."""
 
@@ -150,6 +172,8 @@ class Data:
     """What is brought back from each node, by name: `{logs: {source: logs, every_s: 300}}`."""
     environment: PackedEnvironment = PackedEnvironment.none
     """How the environment of `cluster.python` gets to the nodes."""
+    environment_from: EnvironmentSource = EnvironmentSource.python
+    """What makes that environment at launch, once per lock file: it stands for `cluster.python` then."""
     keep: KeptData = KeptData.job
     """How long it stays there."""
     cache_gb: float = 100.0
@@ -158,13 +182,29 @@ class Data:
     """What has to stay free on the node."""
 
 
-def find_data_settings(config: Mapping[str, Any]) -> Data | None:
-    """Return the section `data` of a resolved configuration, if it is ours; None if the user's, or missing.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StagedData:
+    """What was brought to a node. `how`: copied, tree (from another node), kept, mounted or linked."""
 
-    Many programs have a section of this name. Ours has every key of the group `data`. Raises TypeError or
-    ValueError for a value of the wrong type.
+    node: str
+    name: str
+    bytes: int
+    seconds: float
+    how: str
+
+
+def has_data_settings(config: Mapping[str, Any]) -> bool:
+    """Return whether the section `data` of a configuration is ours: it has every key of the group `data`.
+
+    Many programs have a section of this name.
     """
     section = config.get("data")
-    if not isinstance(section, Mapping) or not {*field_names(Data)} <= {*section}:
-        return None
-    return from_plain(Data, section)
+    return isinstance(section, Mapping) and {*field_names(Data)} <= {*section}
+
+
+def find_data_settings(config: Mapping[str, Any]) -> Data | None:
+    """Return the section `data` of a resolved configuration; None if it is not ours.
+
+    Raises TypeError or ValueError for a value of the wrong type.
+    """
+    return from_plain(Data, config["data"]) if has_data_settings(config) else None

@@ -11,10 +11,10 @@ from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.elastic import Satellite
 from hpckit.model.environment.health import NodeInspection
 from hpckit.model.failure import Cause, Failure, Trait
-from hpckit.model.node_setup import FrozenContainer
+from hpckit.model.node_setup import FrozenContainer, StagedData
 from hpckit.model.parallel.layout import LayoutReport
 from hpckit.model.states import BaseState, RoundAction, RunState, SlurmState
-from hpckit.values import dataclass, field, replace
+from hpckit.values import dataclass, field, field_names, replace
 
 PRUNED = "pruned"
 """The reason of a run that completed early because an adaptive sweep has better ones."""
@@ -51,7 +51,8 @@ class RunRecord:
     why the run completed early (`pruned`, or at which step its own code returned), otherwise it is empty.
     `step` counts from 0, up to one less than `total`, which is null if unknown. `layout` is what the ranks of
     the latest round that did so reported. `excluded` are the nodes that Slurm leaves out since it was asked
-    for another attempt. `grown` is how hpckit itself made its jobs ask for more. `container` is its image.
+    for another attempt. `grown` is how hpckit itself made its jobs ask for more. `container` is its image,
+    `staged` what was brought to each node, the latest of each name.
     """
 
     id: str
@@ -83,6 +84,7 @@ class RunRecord:
     excluded_by_us: tuple[str, ...] = ()
     grown: tuple[events.SettingsChanged, ...] = ()
     container: FrozenContainer | None = None
+    staged: tuple[StagedData, ...] = ()
 
     @property
     def has_attempt_begun(self) -> bool:
@@ -133,6 +135,8 @@ def _apply_event_to_record(record: RunRecord, event: events.Event) -> RunRecord:
             return replace(record, round=event.round, nodes=event.nodes)
         case events.StepReached():
             return replace(record, step=event.step)
+        case events.Staged():
+            return replace(record, staged=_replace_staged(record.staged, event))
         case events.AttemptEnded():
             return replace(
                 record,
@@ -171,6 +175,11 @@ def _replace_straggler(known: tuple[Straggler, ...], found: Straggler) -> tuple[
         straggler for straggler in known if (straggler.rank, straggler.node) != (found.rank, found.node)
     ]
     return tuple(sorted((*others, found), key=lambda one: (one.rank, one.node)))
+
+
+def _replace_staged(known: tuple[StagedData, ...], event: events.Staged) -> tuple[StagedData, ...]:
+    others = (one for one in known if (one.node, one.name) != (event.node, event.name))
+    return *others, StagedData(**{name: getattr(event, name) for name in field_names(StagedData)})
 
 
 _ENDED_FROM_OUTSIDE = frozenset(

@@ -17,6 +17,7 @@ from hpckit.model.cluster.gpus_asked import requested_gpus_per_node
 from hpckit.model.command import find_started_script, split_command
 from hpckit.model.finding import CheckReport, Finding, build_warning_finding
 from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.node_setup import has_data_settings
 from hpckit.model.plain import iterate_leaf_values
 from hpckit.model.plan import LaunchPlan, RunSpec
 from hpckit.operations.model_check import ModelChecks
@@ -145,10 +146,11 @@ def _warn_of_unused_key(
 
     Keys that differ between the runs are left to the comparison of runs.
     """
+    ours = _HPCKITS | ({"data"} if has_data_settings(run.config) else frozenset())
     given, values = ("\n".join((*words, *run.settings.env.values())), dict(iterate_leaf_values(run.config)))
     for word in run.overrides:
         key, _, text = word.lstrip("+").partition("=")
-        known = key.partition(".")[0] in _HPCKITS or key in plan.swept or key not in values
+        known = key.partition(".")[0] in ours or key in plan.swept or key not in values
         if known or not word.startswith("+") or text in given or str(values[key]) in given:
             continue
         yield build_warning_finding(

@@ -95,6 +95,7 @@ class ModelChecks:
             run
             for run in self.plan.runs
             if run.settings.entry_point is not None
+            and not self.plan.containers  # this machine's torch is another one
             and (self.whole_copies or not plan_run_layout(run.settings).is_data_parallel)
         ]
         first = {_layout_and_entry_point(run): run.index for run in reversed(runs)}

@@ -8,8 +8,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hpckit.config.compose import compose_sweep_points
 from hpckit.config.request import ComposeRequest, list_template_folders
@@ -50,7 +52,7 @@ from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import ask_cluster_nodes
 from hpckit.slurm.script import AUTO_RESUME, SATELLITE, render_batch_script
 from hpckit.slurm.site_query import PATIENCE, start_site_queries
-from hpckit.values import dataclass, replace
+from hpckit.values import dataclass, field, replace
 
 _GPUS = "cluster.gpus_per_node"
 _SHOWN = 8
@@ -63,7 +65,8 @@ class Prepared:
 
     `templates` are the folders its scripts are rendered from, in order of priority. `environment`
     is that of the launch's Python if it is not the current one. `destinations` are those of its
-    notices. `warnings` have been said. With `quiet` no progress is drawn.
+    notices. `files` are the texts that features freeze, by name. `warnings` have been said. With `quiet` no
+    progress is drawn.
     """
 
     plan: LaunchPlan
@@ -72,6 +75,7 @@ class Prepared:
     points: tuple[SweepPoint, ...]
     templates: Sequence[Path]
     environment: Mapping[str, object] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
     destinations: tuple[Destination, ...] = ()
     warnings: tuple[Finding, ...] = ()
     quiet: bool = False
@@ -115,6 +119,7 @@ def prepare_launch(
         refuse_slurm_cluster_variables(context.environ)
     scripts = {job.index: render_batch_script(plan, job, templates) for job in plan.jobs}
     outputs = Path(plan.folder).parent
+    files = freeze_feature_files(points, Path(plan.folder), context)
     snapshot = take_code_snapshot(points, request.overrides, context.cwd, outputs, context)
     found = (
         *_warn_of_unused_templates(templates[:-1], plan),
@@ -128,9 +133,22 @@ def prepare_launch(
         snapshot=snapshot,
         points=points,
         templates=templates,
+        files=files,
         warnings=warnings,
         quiet=quiet,
     )
+
+
+def freeze_feature_files(points: Sequence[SweepPoint], folder: Path, context: Context) -> dict[str, str]:
+    """Return the files that features of these points freeze in the launch folder; raises ConfigError."""
+    users = defaultdict[Any, list[Any]](list)
+    for point in points:
+        for hook in find_run_hooks(point.settings, point.config, "freeze_files"):
+            users[hook].append((point.settings, point.config))
+    files: dict[str, str] = {}
+    for hook, runs in users.items():
+        files |= hook(runs, folder, context.cwd, context.environ)
+    return files
 
 
 def _print_warnings(found: Iterable[Finding], context: Context) -> tuple[Finding, ...]:
@@ -273,12 +291,19 @@ def narrow_to_runs(prepared: Prepared, kept: Sequence[int], context: Context) ->
 
 def write_launch_folder(prepared: Prepared, context: Context) -> Launch:
     """Write the launch folder and read it back; raises UsageError if it cannot be written."""
+    environment = dict(prepared.environment or capture_environment(context.environ))
+    run, shared = prepared.plan.runs[0], dict[str, Path]()
+    for pack in find_run_hooks(run.settings, run.config, "pack_for_launch"):
+        facts, files = pack(plan=prepared.plan, context=context)
+        environment |= facts
+        shared |= files
     with context.show_progress("freezing", quiet=prepared.quiet) as tell:
         write_frozen_launch(
             prepared.plan,
             scripts=prepared.scripts,
             snapshot=prepared.snapshot,
-            environment=prepared.environment or capture_environment(context.environ),
+            environment=environment,
+            files={**prepared.files, **shared},
             tell=tell,
         )
     return load_launch(Path(prepared.plan.folder))
@@ -304,10 +329,21 @@ def _build_launch_plan(
         identity,
         folder=_resolve_output_dir(settings, context) / identity.id,
         words=words,
-        python=settings.cluster.python or sys.executable,
+        python=_choose_python(points[0], context),
         context=context,
     )
     return exclude_bad_nodes(plan, lambda planned, job: render_batch_script(planned, job, templates), context)
+
+
+def _choose_python(point: SweepPoint, context: Context) -> str:
+    """Return the Python of a launch; it may have to be built when it starts. Raises ConfigError."""
+    settings = point.settings
+    outputs = _resolve_output_dir(settings, context)
+    hooks = find_run_hooks(settings, point.config, "choose_python")
+    made = (
+        choose(settings=settings, config=point.config, outputs=outputs, cwd=context.cwd) for choose in hooks
+    )
+    return next(filter(None, made), None) or settings.cluster.python or sys.executable
 
 
 def plan_sweep_points(

@@ -22,6 +22,7 @@ from hpckit.operations.frozen_script import find_launch_option, find_template_fo
 from hpckit.operations.prepare import (
     Prepared,
     add_outside_code_checksums,
+    freeze_feature_files,
     plan_sweep_points,
     take_code_snapshot,
 )
@@ -203,6 +204,9 @@ def _prepare_rerun_launch(
         snapshot=snapshot,
         points=tuple(points),
         templates=templates,
+        files=freeze_feature_files(
+            points, Path(plan.folder), replace(context, cwd=launch.code.original_working_dir)
+        ),
         quiet=True,
         environment=capture_python_environment(python, context.environ),
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 from hpckit.model.cluster.gpus_asked import requested_gpus_per_node
 from hpckit.model.launch import LaunchConfig, Resources
+from hpckit.model.node_setup import has_data_settings
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.search import Search
 from hpckit.values import field_names
@@ -44,6 +45,9 @@ def compute_run_signature(config: Mapping[str, Any]) -> str:
     another order are another model. It does not at the root, nor in the `params` of a command.
     """
     counted = {key: value for key, value in config.items() if key not in IGNORED_KEYS}
+    if has_data_settings(config):
+        stage = config["data"]["stage"] or {}
+        counted["data"] = [[name, _get_source(stage[name])] for name in sorted(stage)]
     resources = config.get("resources") or {}
     checkpoint = config.get("checkpoint") or {}
     if checkpoint.get("weights") is not None:
@@ -66,6 +70,10 @@ def compute_run_signature(config: Mapping[str, Any]) -> str:
     )
     text = f"{{{','.join(texts)}}}"
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:LENGTH]
+
+
+def _get_source(item: Any) -> Any:
+    return item.get("source") if isinstance(item, Mapping) else item
 
 
 def _to_canonical_json(value: Any, *, by_name: bool = False) -> str:

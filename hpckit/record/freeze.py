@@ -43,11 +43,13 @@ def write_frozen_launch(
     scripts: Mapping[int, str],
     snapshot: collect.CodeSnapshot,
     environment: Mapping[str, object],
+    files: Mapping[str, str | Path] | None = None,
     tell: Callable[[int, int], None] | None = None,
 ) -> None:
     """Write the launch folder of a plan. `scripts` holds the rendered text of each job index.
 
-    `tell` is called with the number of configurations written so far and the total.
+    `files` are those of features by name: a text, or a file of several launches to link to. `tell` is called
+    with the number of configurations written so far and the total.
 
     Raises UsageError if the folder cannot be written; nothing of it is left then.
     """
@@ -62,6 +64,11 @@ def write_frozen_launch(
         _write_code_scripts_and_record(plan, LaunchPaths(part), scripts, snapshot)
         _write_configs(plan.runs, LaunchPaths(part), tell)
         write_json(LaunchPaths(part).environment, environment)
+        for name, held in (files or {}).items():
+            if isinstance(held, Path):
+                _link_file(part / name, held)
+            else:
+                write_file_non_atomically(part / name, held)
         part.rename(folder)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -76,6 +83,13 @@ def write_frozen_launch(
                 "output_dir=DIR, or set $HPCKIT_OUTPUTS",
             ) from error
         raise
+
+
+def _link_file(link: Path, file: Path) -> None:
+    try:
+        link.hardlink_to(file)
+    except OSError:  # the file system has no links between folders
+        link.symlink_to(file)
 
 
 def remove_launch_folder(folder: Path) -> None:
@@ -115,7 +129,7 @@ def _write_code_scripts_and_record(
     if plan.search is not None:
         write_search_space(paths, plan.search)
     if plan.containers:
-        write_package_zip(paths.hpckit_zip)
+        write_package_zip(paths.hpckit_zip, LaunchPaths(Path(plan.folder)).hpckit_zip)
     write_secrets(paths, [run.secrets for run in plan.runs])
     origin = read_launch_origin(paths.folder, Path(plan.folder))
     write_json(paths.launch, _build_launch_record(plan, paths, snapshot, origin))

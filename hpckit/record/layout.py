@@ -196,6 +196,9 @@ class RunPaths:
     other_code = _Below("other_code")
     """What had changed of the code that is not frozen when an attempt began; absent if none."""
 
+    compile_caches = _Below("compile_caches.tar.gz")
+    """What torch's compiler, Triton and CUDA have cached, for the run's next node."""
+
     checkpoints = _Below("checkpoints")
     """The checkpoint folder, unless another one is configured."""
 

@@ -16,6 +16,7 @@ from hpckit.model.command import parse_invocation, parse_shell_commands
 from hpckit.model.counted import format_short_list
 from hpckit.model.finding import Finding, build_error_finding, build_warning_finding
 from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.node_setup import has_data_settings
 from hpckit.model.plain import iterate_config_strings
 from hpckit.patterns import lazy_pattern
 from hpckit.record.ownership import (
@@ -52,7 +53,7 @@ _DATA = frozenset({"data", "dataset", "datasets", "corpus", "inputs", "weights",
 """Folder names that count as paths even without a slash."""
 
 _OURS = frozenset(
-    {"cluster", "code", "command", "entry_point", "name", "observe", "output_dir", "recovery"}
+    {"cluster", "code", "command", "container", "entry_point", "name", "observe", "output_dir", "recovery"}
     | {"resources", "runtime", "chaos", "budget", "seed", "checkpoint", "sweep", "stages", "hydra"}
     | {"notify", "tracker"}
 )
@@ -95,7 +96,8 @@ class ProjectFolder:
 
 def warn_about_config_paths(config: Mapping[str, Any], project: ProjectFolder) -> Iterator[Finding]:
     """Yield warnings for paths in the user's own keys."""
-    own = {name: one for name, one in config.items() if name not in _OURS}
+    ours = _OURS | ({"data"} if has_data_settings(config) else frozenset())  # checked where it is frozen
+    own = {name: one for name, one in config.items() if name not in ours}
     for key, text in iterate_config_strings(own):
         if len(text) > 1:
             yield from _warn_if_path_is_missing(

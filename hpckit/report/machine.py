@@ -46,6 +46,7 @@ def run_row_to_json(row: RunRow) -> dict[str, Any]:
         "overrides": parse_override_values(parse_overrides(row.overrides)),
         **attributes_to_json(row, "total_steps=total satellites preflight"),
         "container": row.container and attributes_to_json(row.container, "runtime image digest"),
+        "staged": [attributes_to_json(one, "node name bytes seconds how") for one in row.staged],
         "grown": [attributes_to_json(change, "at cause words") for change in row.grown],
         **findings_to_json(row.findings),
         **attributes_to_json(row.layout, "layout replicas=layout.replicate"),

@@ -6,11 +6,12 @@ Also the text for a failure that only Slurm knows of, and for a disagreement bet
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from hpckit.model.cluster.nodes import compress_to_hostlist, expand_hostlist
+from hpckit.model.counted import format_byte_size, format_count
 from hpckit.model.diagnosis.verdict import RunFindings
 from hpckit.model.elastic import Satellite
 from hpckit.model.environment.health import NodeInspection
@@ -18,7 +19,7 @@ from hpckit.model.events import SettingsChanged
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, Cause, Failure
 from hpckit.model.goodput import Goodput
 from hpckit.model.moment import format_local_datetime, format_time_span
-from hpckit.model.node_setup import FrozenContainer
+from hpckit.model.node_setup import FrozenContainer, StagedData
 from hpckit.model.parallel.layout import LayoutReport
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import BaseState, Judgement, RunState, Standing
@@ -57,7 +58,7 @@ class RunRow:
     `total`. `layout` is what the ranks reported of it, null until then. `preflight` is the latest inspection
     of each node. `satellites` are the jobs that bring it nodes. `resume` says from which step a resume
     continues, `refusal` why none would. `expected_start` is Slurm's forecast. `grown` is how hpckit itself
-    made its jobs ask for more. `container` is the image it is in.
+    made its jobs ask for more. `container` is the image it is in, `staged` what was brought to its nodes.
     """
 
     run: str
@@ -92,6 +93,7 @@ class RunRow:
     expected_start: datetime | None = None
     grown: tuple[SettingsChanged, ...] = ()
     container: FrozenContainer | None = None
+    staged: tuple[StagedData, ...] = ()
 
     def elapsed(self, now: datetime) -> timedelta | None:
         """Return how long the latest attempt has run; None if it has no start, or no known end."""
@@ -138,6 +140,7 @@ def build_run_row(view: RunView, goodput: Goodput | None = None) -> RunRow:
         expected_start=None if seen is None else seen.expected_start,
         grown=record.grown,
         container=record.container,
+        staged=record.staged,
     )
 
 
@@ -292,3 +295,18 @@ def _format_unseen_job_note(view: RunView) -> str:
     if view.alive is False and record.has_attempt_begun:
         return "its supervisor died before recording the outcome"
     return "its local executor is gone; nothing will start it" if view.alive is False else ""
+
+
+def format_staged_data(staged: Sequence[StagedData]) -> Iterator[str]:
+    """Yield a line on each item that was brought to nodes: `data imagenet: 2.0 GB on 4 nodes, …`."""
+    for name in dict.fromkeys(one.name for one in staged):
+        there = [one for one in staged if one.name == name]
+        slowest = max(there, key=lambda one: one.seconds)
+        hows = Counter(one.how for one in there)
+        told = ", ".join(f"{count} {how}" for how, count in hows.items())
+        rate = f", {slowest.bytes / slowest.seconds / 1e9:.2f} GB/s a node" if slowest.seconds else ""
+        nodes = format_count(len(there), "node")
+        yield (
+            f"data {name}: {format_byte_size(slowest.bytes)} on {nodes} ({told}), "
+            f"{slowest.seconds:.1f} s at most{rate}"
+        )

@@ -41,12 +41,15 @@ class AgentCommand:
     that an agent runs, with the number of the attempt appended, when it finds that the supervisor is gone for
     good. `ready` is used instead of the command if an agent is already waiting. `again` gives the words for
     some nodes whose agents have ended; None if they are the same. `module` is the agent's, or that of the
-    doorway which starts it.
+    doorway which starts it; `python` runs it, None the launch's. `watch` starts a doorway on each node that
+    watches its agent, if agents themselves cannot run `on_supervisor_lost`.
     """
 
     prefix: tuple[str, ...]
     environ: Mapping[str, str]
     module: str = "hpckit.runtime.agent"
+    python: str | None = None
+    watch: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     on_supervisor_lost: tuple[str, ...] = ()
     ready: ReadyAgent | None = None

@@ -7,9 +7,11 @@ say which rank this is, the error names what is missing.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
+from pathlib import Path
 
-from hpckit.errors import RankInfoError
+from hpckit.errors import RankInfoError, UsageError
 from hpckit.model.cluster.nodes import parse_task_counts
 from hpckit.model.rank import RANK_VARIABLES, TASK_VARIABLES, RankInfo, RankSource
 from hpckit.model.settings import VARIABLE as NOTIFY
@@ -313,3 +315,25 @@ def remove_agent_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what is true of the agent only."""
     left_out = {*_OF_THE_AGENT, ON_SUPERVISOR_LOST, SATELLITE}
     return {name: value for name, value in environ.items() if name not in left_out}
+
+
+_LOOK_S = 0.5
+
+
+def await_staged_data(name: str, environ: Mapping[str, str]) -> Path:
+    """Return where staged data is on this node, once it is there; raises UsageError."""
+    path, folder = environ.get(f"HPCKIT_DATA_{name.upper()}"), environ.get("HPCKIT_DATA")
+    if path is None or folder is None:
+        names = [
+            key.removeprefix("HPCKIT_DATA_").lower() for key in environ if key.startswith("HPCKIT_DATA_")
+        ]
+        raise UsageError(
+            f"this run has no data of the name {name!r}",
+            hint=f"it has {', '.join(sorted(names)) or 'none'}; see data.stage",
+        )
+    link, failed = Path(folder, name), Path(folder, f"{name}.failed")
+    while not link.is_symlink():
+        if failed.exists():
+            raise UsageError(f"the data {name!r} did not come to this node: {failed.read_text()}")
+        time.sleep(_LOOK_S)
+    return Path(path)

@@ -10,18 +10,23 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpckit.errors import HpckitError, RunError
+from hpckit.model.fault import FaultTarget
+from hpckit.model.node_setup import ContainerInside
 from hpckit.record.launches import Launch, load_launch, load_run_settings
 from hpckit.record.secret_variables import read_secrets
+from hpckit.record.snapshot.package_zip import find_own_zip
 from hpckit.record.working import find_working_folder
 from hpckit.report.escape import escape_controls
 from hpckit.runtime.environ import copy_environment, remove_rank_variables
-from hpckit.runtime.processes import find_rank_environment
+from hpckit.runtime.fork_server.protocol import read_process_environment
+from hpckit.runtime.processes import ProcessQuery, find_processes, find_rank_environment
 from hpckit.runtime.run_variables import run_folder_variables, run_variables
 
 NOT_FOUND = 127
@@ -64,6 +69,44 @@ def find_login_shell(environ: Mapping[str, str]) -> str:
         return "/bin/sh"
 
 
+def enter_container_of_agent(launch: Launch, index: int, attempt: int, arguments: Sequence[str]) -> None:
+    """Become this module again in the container of the run's agent on this node; return if it has none.
+
+    In its namespaces, not in a container of its own: only there may a debugger look at ranks.
+    Raises RunError.
+    """
+    settings, _ = load_run_settings(launch, index)
+    outside = settings.container.inside is not ContainerInside.agents
+    if launch.find_container(index) is None or outside or find_own_zip() is not None:
+        return
+    folder = launch.paths.run(index).attempt(attempt).folder
+    node = copy_environment().get("SLURMD_NODENAME")
+    found = find_processes(ProcessQuery(target=FaultTarget.agent, attempt=folder, node=node))
+    if not found:
+        raise RunError(
+            "the run has no agent on this node now", hint="try again shortly, or name another --node"
+        )
+    proc, own = Path(f"/proc/{found[0]}"), Path("/proc/self/ns")
+    python, *_ = (proc / "cmdline").read_bytes().split(b"\0")
+    differ = [file for file in _NAMESPACES if (own / file).readlink() != (proc / "ns" / file).readlink()]
+    spaces = [f"--{_NAMESPACES[file]}" for file in differ]
+    words = ["nsenter", f"--target={found[0]}", *spaces, "--root", "--preserve-credentials", "--"]
+    words += [os.fsdecode(python), "-P", "-m", "hpckit.runtime.run_shell", *arguments]
+    ours = {name: value for name, value in copy_environment().items() if name.startswith("SLURM")}
+    variables = {**read_process_environment(found[0]), **ours}
+    terminal = {name: value for name, value in copy_environment().items() if name in _OF_TERMINAL}
+    program = shutil.which("nsenter")
+    if program is None:
+        raise RunError(
+            "this node has no nsenter in PATH", hint="it enters containers, and is part of util-linux"
+        )
+    os.execve(program, words, {**variables, **terminal})  # noqa: S606  # no shell is the point
+
+
+_NAMESPACES = {"user": "user", "mnt": "mount", "pid": "pid", "net": "net", "ipc": "ipc"}
+"""The kernel's files of a process, and nsenter's options."""
+
+
 def replace_process_with_command(launch: Launch, index: int, attempt: int, words: Sequence[str]) -> int:
     """Replace this process with a command of the run, or a shell; return only if that fails.
 
@@ -96,7 +139,9 @@ def main(words: Sequence[str]) -> int:
     """Become the program that the words name; print an error the way `hpckit` does."""
     folder, index, attempt, *command = words
     try:
-        return replace_process_with_command(load_launch(Path(folder)), int(index), int(attempt), command)
+        launch = load_launch(Path(folder))
+        enter_container_of_agent(launch, int(index), int(attempt), words)
+        return replace_process_with_command(launch, int(index), int(attempt), command)
     except HpckitError as error:
         _print_error(error.message)
         sys.stderr.write("".join(f"  {escape_controls(line)}\n" for line in error.hint.splitlines()))

@@ -14,6 +14,7 @@ from hpckit.model.cluster.nodes import compress_to_hostlist
 from hpckit.model.plan import ResourceSpec
 
 _NOT_INHERITED = (
+    "PYXIS_",
     "SBATCH_",
     "SRUN_",
     "SLURM_CPUS_PER_",

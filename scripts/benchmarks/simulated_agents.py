@@ -19,7 +19,7 @@ from benchmarks.scale import Scale
 from hpckit.model import messages
 from hpckit.model.failure import ExitReason, RankExit
 from hpckit.record.layout import AttemptPaths, LaunchPaths
-from hpckit.runtime.agent.agent import connect_to_supervisor
+from hpckit.runtime.agent.joining import connect_to_supervisor
 from hpckit.runtime.channel import tcp
 from hpckit.runtime.channel.pace import message_interval_s
 from hpckit.runtime.clock import now

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpckit.record.ownership import explain_unsafe_path
+from hpckit.record.ownership import explain_unsafe_ownership, read_path_status
 from hpckit.record.store import read_json_object, write_json
 
 _CACHE = ".image-digests.json"
@@ -49,13 +49,13 @@ def find_digest(image: Path, output_dir: Path) -> tuple[str, int]:
     if not stamp:
         return compute_digest(image)
     cache = output_dir / _CACHE
-    trusted = explain_unsafe_path(cache) is None
+    trusted = not cache.exists() or explain_unsafe_ownership(read_path_status(cache), os.geteuid()) is None
     known = read_json_object(cache) if trusted else {}
     key = f"{os.path.realpath(image)} {' '.join(map(str, stamp))}"
     if isinstance(found := known.get(key), str):
         return found, image.stat().st_size
     digest, size = compute_digest(image)
-    if output_dir.is_dir() and (trusted or not cache.exists()):
+    if output_dir.is_dir() and trusted:
         write_json(cache, dict([*known.items(), (key, digest)][-_MOST_KEPT:]))
     return digest, size
 

@@ -15,15 +15,25 @@ from hpckit.features.containers.digests import compute_digest, find_digest, read
 from hpckit.features.containers.failed_start import explain_failed_start
 from hpckit.features.containers.runtimes import (
     BUILD_WORDS,
+    OF_RANKS,
     build_program_environment,
     build_spec,
     choose_runtime,
     list_named_mounts,
 )
-from hpckit.model.launch import LaunchConfig
-from hpckit.model.node_setup import ContainerCheck, ContainerInside, ContainerRuntime, FrozenContainer
+from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.node_setup import (
+    ContainerCheck,
+    ContainerGpu,
+    ContainerInside,
+    ContainerRuntime,
+    ContainerStep,
+    FrozenContainer,
+)
+from hpckit.planning.jobs.shared_jobs import do_runs_share_jobs
 from hpckit.planning.secrecy import is_secret_variable
 from hpckit.record.launches import Launch
+from hpckit.values import replace
 
 _REFERENCES = ("docker://", "oras://", "library://", "shub://", "http://", "https://")
 
@@ -86,8 +96,7 @@ def start_agent(  # noqa: PLR0913  # the hook's form
     environ.clear()
     environ.update(inside)
     python = settings.container.python if words[0] == launch.python else words[0]
-    before = [] if container.runtime is ContainerRuntime.pyxis else BUILD_WORDS[container.runtime](spec)
-    return [*before, python, *words[1:]]
+    return [*BUILD_WORDS[container.runtime](spec), python, *words[1:]]
 
 
 def explain_agent_end(
@@ -105,6 +114,53 @@ def check_container(*, launch: Launch, index: int, settings: LaunchConfig) -> Co
     if container is None or settings.container.inside is ContainerInside.command:
         return None
     return check_inside(launch, container.image, settings)
+
+
+def plan_step(
+    *,
+    launch: Launch,
+    index: int,
+    settings: LaunchConfig,
+    config: Mapping[str, Any],
+    environ: Mapping[str, str],
+) -> ContainerStep | None:
+    """Return how srun starts the run's agents in containers; None if not srun but the doorway does."""
+    container = launch.find_container(index)
+    is_inside = settings.container.inside is ContainerInside.agents
+    if container is None or container.runtime is not ContainerRuntime.pyxis or not is_inside:
+        return None
+    check_image(container)
+    variables = {"PYTHONPATH": str(launch.paths.hpckit_zip)}
+    spec = build_spec(launch, index, settings, config, container, {**environ, **variables})
+    if spec.gpu is ContainerGpu.nvidia:  # enroot's hook gives no GPU without these
+        visible = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+        variables |= {name: value for name, value in visible.items() if name not in environ}
+        spec = replace(spec, variables=tuple(sorted({*spec.variables, *variables})))
+    options = tuple(BUILD_WORDS[container.runtime](spec))
+    return ContainerStep(options=options, python=settings.container.python, variables=variables)
+
+
+def wrap_command(
+    *,
+    launch: Launch,
+    index: int,
+    settings: LaunchConfig,
+    config: Mapping[str, Any],
+    words: Sequence[str],
+    environ: dict[str, str],
+) -> list[str]:
+    """Return the words of a rank's command in its image, if only the command is in it."""
+    container = launch.find_container(index)
+    if container is None or settings.container.inside is not ContainerInside.command:
+        return [*words]
+    spec = build_spec(launch, index, settings, config, container, environ)
+    named = {*settings.cluster.env, *settings.container.env, *settings.env}
+    ours = {name for name in environ if name.startswith(OF_RANKS) or name in named} - {"PATH"}
+    passed = build_program_environment(environ) | {name: environ[name] for name in ours}
+    spec = replace(spec, variables=tuple(sorted({*spec.variables, *ours})))
+    environ.clear()
+    environ.update(passed)
+    return [*BUILD_WORDS[container.runtime](spec), *words]
 
 
 def check_image(container: FrozenContainer) -> None:
@@ -141,6 +197,16 @@ def _refuse_bad_settings(settings: LaunchConfig) -> None:
         raise ConfigError(
             "container.inside=command is for runs with a command, and this one has an entry_point",
             hint="leave container.inside out: the image then needs Python 3.11",
+        )
+    if asked.runtime is ContainerRuntime.pyxis and (
+        settings.cluster.kind is not ClusterKind.slurm
+        or do_runs_share_jobs(settings)
+        or asked.inside is ContainerInside.command
+    ):
+        raise ConfigError(
+            "container=pyxis is an option of srun: it cannot be used on this machine, for runs that share "
+            "jobs, or with container.inside=command",
+            hint="take another runtime: container=apptainer",
         )
     secret = next((name for name, value in asked.env.items() if is_secret_variable(name, value)), None)
     if secret is not None:

@@ -46,6 +46,8 @@ _PASSED_NAMES = {
     "GPU_DEVICE_ORDINAL",
 }
 _PROXIES = {"http_proxy", "https_proxy", "no_proxy"}
+OF_RANKS = ("RANK", "WORLD_", "LOCAL_", "GROUP_", "ROLE_", "NODE_RANK", "MASTER_", "TORCH", "OMP_", "PYTHON")
+"""What a rank is told of itself, if only its command is in a container."""
 _OF_PROGRAMS = ("APPTAINER_", "SINGULARITY_", "CH_", "XDG_", "CONTAINERS_")
 
 

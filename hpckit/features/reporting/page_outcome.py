@@ -30,7 +30,7 @@ from hpckit.features.reporting.page_parts import (
     build_table,
 )
 from hpckit.model.cluster.nodes import compress_to_hostlist
-from hpckit.model.counted import format_count, format_step_of_total
+from hpckit.model.counted import format_byte_size, format_count, format_step_of_total
 from hpckit.model.moment import format_local_datetime
 from hpckit.model.states import RunState
 from hpckit.report.account import shorten_to_first_line
@@ -49,6 +49,7 @@ from hpckit.report.text import format_foreign_owner
 SHOWN_FAILURES = 20
 SHOWN_REMARKS = 10
 SHOWN_INTERRUPTIONS = 20
+SHOWN_DATA = 40
 
 
 def build_verdicts_section(document: ReportDocument) -> Section:
@@ -84,9 +85,24 @@ def build_outcome_section(document: ReportDocument) -> Section:
         "causes": _build_causes_table(rows),
         "latest": _build_interruptions_table(document),
         "remarks": list(_list_status_remarks(rows)),
+        "data": _build_data_table(document),
         "runs": build_table(header, cells),
     }
     return Section(name="outcome", title="Outcome", values=values)
+
+
+def _build_data_table(document: ReportDocument) -> Table:
+    """Return what was brought to which node, the slowest first."""
+    staged = [(row, one) for row in document.rows for one in row.staged]
+    lines = [
+        (
+            *(shorten_run_name(document, row.run), one.name, one.node, one.how, format_byte_size(one.bytes)),
+            Figure(f"{one.seconds:.1f}", one.seconds),
+            Figure(f"{one.bytes / one.seconds / 1e9:.2f}" if one.seconds else "", one.seconds),
+        )
+        for row, one in nlargest(SHOWN_DATA, staged, key=lambda pair: pair[1].seconds)
+    ]
+    return build_table(("run", "data", "node", "how", "size", "seconds", "GB/s"), lines)
 
 
 def _build_failure_template_values(group: FailureGroup) -> Mapping[str, Any]:

@@ -72,7 +72,31 @@ def _find_mistakes_with_duplicates(plan: LaunchPlan) -> Iterator[Finding]:
         yield from warn_about_sizes_without_ranks(settings)
     if plan.cluster.kind is ClusterKind.local:
         yield from _warn_about_slurm_only_keys(plan.arguments)
+    elif len(plan.runs) > 1:
+        yield from _warn_about_installing_in_setup(plan.cluster.setup)
     yield from _warn_about_equal_runs(plan)
+
+
+_INSTALLS = lazy_pattern(
+    r"(?:^|[;&|(]|\s)((?:uv(?:\s+-\S+)*\s+(?:sync|run|add|pip\s+install)|(?:python[\d.]*\s+-m\s+)?pip[\d.]*\s+install"
+    r"|(?:conda|mamba|micromamba)\s+(?:env\s+)?(?:install|create|update)|pixi\s+(?:install|run)|poetry\s+install))\b"
+)
+"""What changes an environment, as a shell's line has it."""
+
+
+def _warn_about_installing_in_setup(lines: Sequence[str]) -> Iterator[Finding]:
+    """Warn once: the jobs of an array start together, and would all write the same environment."""
+    for number, line in enumerate(lines):
+        if (found := _INSTALLS.search(line.partition("#")[0])) is not None:
+            yield build_warning_finding(
+                f"cluster.setup[{number}]",
+                line,
+                f"every job of this sweep runs `{' '.join(found[1].split())}` (cluster.setup), also at "
+                "the same time: together they can damage the environment that they share",
+                "install once, before the launch; data.environment_from=uv (pixi, conda) does it at launch, "
+                "from the project's lock file",
+            )
+            return
 
 
 def list_value_keys(config: Mapping[str, Any]) -> frozenset[str]:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import signal
 import socket
 import time
@@ -19,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpckit.errors import ChannelError, FrozenFolderError
+from hpckit.errors import ChannelError
 from hpckit.model import messages
 from hpckit.model.counted import format_count
 from hpckit.model.environment.health import XidSeen
@@ -31,16 +30,16 @@ from hpckit.observe.sampler import NodeSampler, format_event_warning
 from hpckit.planning.recovery.ends import LEFT_CODE
 from hpckit.planning.recovery.node_choice import list_switches_above_node
 from hpckit.record.launches import Launch, load_launch, load_run_settings
-from hpckit.record.layout import AttemptPaths, LaunchPaths
+from hpckit.record.layout import LaunchPaths
 from hpckit.record.secret_variables import read_secrets
-from hpckit.record.store import read_json
-from hpckit.run_features import find_run_hooks
+from hpckit.run_features import NodeFeature, find_run_hooks
 from hpckit.runtime.agent.doorway import SUPERVISOR_LOST, run_on_node, run_supervisor_lost_command
 from hpckit.runtime.agent.inspection import (
     build_node_inspection_order,
     inspect_node,
     measure_rates_with_paired_nodes,
 )
+from hpckit.runtime.agent.joining import connect_to_supervisor, open_node_feature
 from hpckit.runtime.agent.local_ranks import LocalRanks
 from hpckit.runtime.agent.rank_starter import RankOutlook
 from hpckit.runtime.agent.step_reports import SEND_S, StepReports
@@ -66,19 +65,13 @@ from hpckit.runtime.signals import NOTICES
 from hpckit.runtime.threads import run_in_thread, start_task_fatal_on_error
 from hpckit.values import dataclass, field, replace
 
-FOLDER_WAIT_S = 30.0
-"""How long a node may take to see files that another node has just written.
-
-NFS attribute caches hold up to 30 s.
-"""
-
-_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 0.0)
-"""Longest waits of an agent before it connects again; after the last one it gives up."""
 _LEAVE_S = 2.0
 """How long what ranks have left behind may take to leave in order; a supervisor waits longer."""
 _MOST_XIDS = 64
 _MOST_WARNINGS = 20
 """Warnings of one node in an attempt; all that happened is in its telemetry."""
+
+NodeOrder = messages.Inspect | messages.MeasurePairs | messages.Prepare | messages.BringOut
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,6 +85,8 @@ class Agent:
     on_taken: Callable[[], None] | None = None
     """Called with each message that does not send this agent away."""
     ranks: LocalRanks | None = None
+    feature: NodeFeature | None = None
+    """What prepares this node for ranks, if the run needs that."""
     reserved: socket.socket | None = None
     container: ContainerCheck | None = None
     xids: list[XidSeen] = field(default_factory=list)
@@ -112,6 +107,7 @@ class Agent:
                 switches=list_switches_above_node(copy_environment()),
                 satellite=copy_environment().get(SATELLITE),
                 container=self.container,
+                port=0 if self.feature is None else self.feature.port,
             )
         )
         beating = start_task_fatal_on_error(self._send_periodic_reports())
@@ -120,6 +116,7 @@ class Agent:
                 beating.cancel()
                 await asyncio.gather(*self._tasks)
                 await self._end_leftover_processes()
+                await self._close_feature(final=message.final)
                 return 0
             if self.on_taken is not None:
                 self.on_taken()
@@ -128,7 +125,12 @@ class Agent:
         self._alone = True
         await self._stop_ranks(self.outlook.settings.runtime.stop_grace_s)
         await self._end_leftover_processes()
+        await self._close_feature(final=False)
         return SUPERVISOR_LOST
+
+    async def _close_feature(self, *, final: bool) -> None:
+        if (feature := self.feature) is not None:
+            await run_in_thread(lambda: feature.close(final=final))
 
     async def _receive_message(self) -> messages.Message | None:
         """Return the next message; None if the supervisor is gone, or silent for too long.
@@ -186,8 +188,8 @@ class Agent:
                     reports=self.reports,
                 )
                 await self.ranks.start()
-            case messages.Inspect() | messages.MeasurePairs():
-                self._run_in_background(self._inspect_node_and_reply(message))
+            case messages.Prepare() | messages.BringOut() | messages.Inspect() | messages.MeasurePairs():
+                self._run_in_background(self._follow_order_on_node(message))
             case messages.SaveStacks():
                 if self.ranks is not None:
                     self._run_in_background(self.ranks.send_and_save_stacks(message.request))
@@ -199,7 +201,11 @@ class Agent:
             case _:
                 raise ChannelError(f"an agent cannot follow {type(message).__name__}")
 
-    async def _inspect_node_and_reply(self, order: messages.Inspect | messages.MeasurePairs) -> None:
+    async def _follow_order_on_node(self, order: NodeOrder) -> None:
+        if isinstance(order, messages.Prepare | messages.BringOut):
+            if self.feature is not None:
+                self.feature.follow(order)
+            return
         if isinstance(order, messages.MeasurePairs):
             await self.send_to_supervisor(await measure_rates_with_paired_nodes(order))
             return
@@ -274,35 +280,6 @@ class Agent:
         self._run_in_background(self.send_to_supervisor(messages.Noticed(signal=name)))
 
 
-async def connect_to_supervisor(paths: AttemptPaths) -> tcp.Channel:
-    """Read where the supervisor listens and connect; raises FrozenFolderError, ChannelError."""
-    secret = (await _wait_for_file(paths.secret)).read_text().strip()
-    address = read_json(await _wait_for_file(paths.address))
-    for pause_s in _PAUSES_S:
-        try:
-            return await tcp.connect_to_any_address(address["hosts"], address["port"], secret)
-        except ChannelError as error:
-            problem = error.message
-        # All agents of a job call at once: those that found no room must not all retry at once.
-        await asyncio.sleep(pause_s * random.random())  # noqa: S311  # no secret
-    raise ChannelError(
-        f"node {find_node_name()} cannot reach the supervisor at port {address['port']}: {problem}",
-        hint="nodes of one job must be able to open TCP connections to each other",
-    )
-
-
-async def _wait_for_file(path: Path) -> Path:
-    deadline = asyncio.get_running_loop().time() + FOLDER_WAIT_S
-    while not os.access(path, os.R_OK):
-        if asyncio.get_running_loop().time() > deadline or not path.parent.parent.is_dir():
-            raise FrozenFolderError(
-                f"node {find_node_name()} cannot read {path}, which the supervisor wrote on another node",
-                hint="put output_dir on a file system that all nodes see",
-            )
-        await asyncio.sleep(0.2)
-    return path
-
-
 async def run_agent(launch: Launch, index: int, attempt: int, forks: socket.socket | None = None) -> int:
     """Take part in an attempt as this node's agent; return the exit code.
 
@@ -340,6 +317,9 @@ async def run_agent(launch: Launch, index: int, attempt: int, forks: socket.sock
     reports = StepReports(keep=sampler.record_rank_steps)
     sampler.paused_s = reports.pauses.count_paused_seconds
     agent = Agent(channel=channel, outlook=outlook, reports=reports, container=next(iter(checks), None))
+    agent.feature = open_node_feature(outlook, config, agent.send_to_supervisor)
+    if agent.feature is not None:
+        agent.outlook = replace(outlook, prepared=agent.feature.get_variables)
     if forks is not None:
         agent.fork_server = ForkServerClient(connection=forks)
     loop = asyncio.get_running_loop()

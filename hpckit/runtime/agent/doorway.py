@@ -27,8 +27,10 @@ from hpckit.model.failure import (
     FROZEN_FOLDER_EXIT,
     FROZEN_FOLDER_UNREADABLE,
 )
+from hpckit.model.fault import FaultTarget
 from hpckit.record.launches import load_launch, load_run_settings
-from hpckit.run_features import find_run_hooks
+from hpckit.record.layout import LaunchPaths
+from hpckit.run_features import WATCH, find_run_hooks
 from hpckit.runtime.environ import (
     FORK_SERVER,
     ON_SUPERVISOR_LOST,
@@ -37,6 +39,7 @@ from hpckit.runtime.environ import (
     rank_info,
 )
 from hpckit.runtime.left_behind import become_subreaper, die_with_parent, end_orphans
+from hpckit.runtime.processes import ProcessQuery, find_processes
 from hpckit.runtime.signals import NOTICES
 
 SUPERVISOR_LOST = 70
@@ -45,6 +48,7 @@ SUPERVISOR_LOST = 70
 _TURN_S = 3.0
 _LEAVE_S = 2.0
 _EARLY_S = 30.0
+_LOOK_S = 3.0
 _SHELL_SIGNAL = 128
 _FORWARDED = (*NOTICES, signal.SIGHUP)
 
@@ -150,5 +154,29 @@ def start_agent(arguments: Sequence[str]) -> int:
     return code
 
 
+def watch_agent(arguments: Sequence[str]) -> int:
+    """Watch an agent that Slurm itself has put into a container; run the last will when it is gone.
+
+    The command of the will does nothing while the supervisor answers: the agent may have been killed.
+    """
+    attempt = LaunchPaths(Path(arguments[0])).run(int(arguments[1])).attempt(int(arguments[2])).folder
+    environ, was_there = copy_environment(), False
+    will = json.loads(environ.pop(ON_SUPERVISOR_LOST, "[]"))
+    wanted = ProcessQuery(target=FaultTarget.agent, attempt=attempt, node=find_node_name())
+    while True:
+        time.sleep(_LOOK_S)
+        is_there = bool(find_processes(wanted))
+        if was_there and not is_there:
+            run_supervisor_lost_command(will, environ)
+        was_there = is_there
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Start an agent, or watch one."""
+    if arguments[0] == WATCH:
+        return watch_agent(arguments[1:])
+    return start_agent(arguments)
+
+
 if __name__ == "__main__":
-    sys.exit(run_on_node(lambda: start_agent(sys.argv[1:])))
+    sys.exit(run_on_node(lambda: main(sys.argv[1:])))

@@ -15,7 +15,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -57,6 +57,8 @@ class RankOutlook:
     secrets: SecretVariables
     node: str
     info: RankInfo
+    prepared: Callable[[], Mapping[str, str]] = dict
+    """Returns the variables of what was prepared on this node."""
 
     def message_interval_s(self, least_s: float = BEAT_S) -> float:
         """Return the interval between this node's messages to the supervisor, in seconds."""
@@ -74,6 +76,7 @@ class RankOutlook:
         return {
             **_build_network_interface_variables(order),
             **run_variables(self.launch, index, self.settings, self.secrets, environ),
+            **self.prepared(),
             "TORCHELASTIC_RUN_ID": self.run.folder.name,
             "TORCHELASTIC_MAX_RESTARTS": str(self.settings.recovery.restarts.get(Cause.signal, 0)),
             "HPCKIT_ATTEMPT_DIR": str(self.attempt.folder),

@@ -59,6 +59,12 @@ def list_own_addresses(inet6: Path = Path("/proc/net/if_inet6")) -> tuple[str, .
     return tuple(str(address) for address in found if not (address.is_loopback or address.is_link_local))
 
 
+def list_own_names_and_addresses(node: str | None) -> list[str]:
+    """Return the names and addresses by which other nodes may reach this one, best first."""
+    names = filter(None, [node, socket.gethostname()])
+    return list(dict.fromkeys([*names, *list_own_addresses()]))
+
+
 def interface_if_hostname_unreachable(address: str) -> str | None:
     """Return the interface of an address, if the name of this host does not lead other hosts here.
 

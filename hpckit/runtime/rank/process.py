@@ -31,6 +31,7 @@ from hpckit.record.launches import Launch, load_launch, load_run_settings
 from hpckit.record.layout import AttemptPaths, RoundPaths
 from hpckit.record.store import write_json
 from hpckit.record.working import find_working_folder
+from hpckit.run_features import find_run_hooks
 from hpckit.runtime import stacks
 from hpckit.runtime.channel.rank_pipe import open_agent_link
 from hpckit.runtime.clock import now
@@ -108,12 +109,17 @@ class RankProcess:
         """Do this rank's work; raises whatever the user's code raises."""
         launch = load_launch(Path(self.environ["HPCKIT_LAUNCH_DIR"]))
         index = int(self.environ["HPCKIT_RUN_INDEX"])
-        settings, _ = load_run_settings(launch, index)
+        settings, config = load_run_settings(launch, index)
         os.chdir(find_working_folder(launch, index, settings.runtime.cwd))
         # The frozen counterpart of the directory that the user launched from.
         sys.path.insert(0, launch.code.working_dir)
         if settings.command is not None:
-            exec_user_command(build_user_command(launch, settings), self.environ)
+            words, environ = build_user_command(launch, settings), dict(self.environ)
+            for wrap in find_run_hooks(settings, config, "wrap_command"):
+                words = wrap(
+                    launch=launch, index=index, settings=settings, config=config, words=words, environ=environ
+                )
+            exec_user_command(words, environ)
         self._call_user_function(settings, Path(launch.code.working_dir))
 
     def _call_user_function(self, settings: LaunchConfig, code: Path) -> None:

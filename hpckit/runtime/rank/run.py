@@ -19,6 +19,7 @@ from hpckit.model.parallel.sample_order import Position
 from hpckit.planning.recovery.ends import LEFT_CODE
 from hpckit.record.metrics.log import RUN_STEP
 from hpckit.runtime.data.batches import Batches, BatchOptions, RunBatches
+from hpckit.runtime.environ import await_staged_data, copy_environment
 from hpckit.runtime.rank import steps as loops
 from hpckit.runtime.rank.config import Config
 from hpckit.runtime.rank.fault_injector import FaultInjector
@@ -128,6 +129,13 @@ class Run(LiveRun):
         if self._loop is None:
             return step * self.batch_fraction
         return self._loop.position_before(step).batches
+
+    def data(self, name: str) -> Path:
+        """Return where the data of `data.stage.NAME` is on this node; wait for what comes in the background.
+
+        Raises UsageError if there is none of this name, or if it could not be brought here.
+        """
+        return await_staged_data(name, copy_environment())
 
     @property
     def stage(self) -> str | None:

@@ -17,6 +17,7 @@ import signal
 from hpckit.model.failure import CONTAINER_UNUSABLE, FROZEN_FOLDER_UNREADABLE, Cause, Failure
 from hpckit.patterns import lazy_pattern
 from hpckit.record.store import PRIVATE_FILE, read_last_lines
+from hpckit.run_features import DOORWAY, WATCH
 from hpckit.runtime.assignment import AgentCommand, Step
 from hpckit.runtime.environ import ON_SUPERVISOR_LOST
 from hpckit.runtime.left_behind import end_orphans
@@ -48,6 +49,7 @@ class AgentSteps:
     command: AgentCommand
     attempt: Attempt
     _steps: list[Step] = field(default_factory=list, init=False)
+    _watch: Step | None = field(default=None, init=False)
     _out_of_memory: set[str] = field(default_factory=set, init=False)
     """Slurm's ids of the steps that it ended for that."""
 
@@ -55,14 +57,14 @@ class AgentSteps:
         """Start the agents of all nodes, or those of another command; raises OSError."""
         command = command or self.command
         attempt, environ = self.attempt, {**command.environ}
-        if command.on_supervisor_lost:
+        if command.on_supervisor_lost and not command.watch:
             words = [*command.on_supervisor_lost, str(attempt.number)]
             environ[ON_SUPERVISOR_LOST] = json.dumps(words)
         arguments = (str(attempt.launch.folder), str(attempt.index), str(attempt.number))
         if command.ready is not None:
             step = command.ready(arguments, environ, attempt.paths.agents_log)
         else:
-            words = [*command.prefix, attempt.launch.python, "-P", "-m", command.module]
+            words = [*command.prefix, command.python or attempt.launch.python, "-P", "-m", command.module]
             flags, path = os.O_WRONLY | os.O_CREAT | os.O_APPEND, attempt.paths.agents_log
             log = await run_in_thread(
                 lambda: retry_transient_file_errors(lambda: os.open(path, flags, PRIVATE_FILE))
@@ -79,6 +81,15 @@ class AgentSteps:
             finally:
                 os.close(log)
         self._steps.append(step)
+        if command.watch and command.on_supervisor_lost and self._watch is None:
+            will = json.dumps([*command.on_supervisor_lost, str(attempt.number)])
+            self._watch = await asyncio.create_subprocess_exec(
+                *(*command.watch, attempt.launch.python, "-P", "-m", DOORWAY, WATCH, *arguments),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                env={**environ, ON_SUPERVISOR_LOST: will},
+            )
         return step
 
     async def restart_departed_agents(self, agents: Agents, noticed: asyncio.Event) -> tuple[str, ...]:
@@ -116,6 +127,10 @@ class AgentSteps:
 
     async def end_all_steps(self, leave_s: float) -> None:
         """Wait for all steps to leave, and signal those that do not."""
+        if self._watch is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._watch.send_signal(signal.SIGTERM)
+            self._steps.append(self._watch)
         await asyncio.gather(*(_end_step(step, leave_s) for step in self._steps))
 
 

@@ -38,6 +38,8 @@ _NOTICE_S = 2.0
 _LEFT_S = 3 * BEAT_S
 """An agent whose connection ends this soon after a sign of life has left: a lost node is silent."""
 
+_HEARD_AT_ONCE = (messages.Noticed, messages.Paused, messages.Prepared, messages.StagedOut)
+
 
 @dataclass(slots=True, kw_only=True)
 class Peer:
@@ -45,7 +47,8 @@ class Peer:
 
     `heard_at` is the time of its last message, `told_at` the time of the last sign of life sent to it, both
     by the loop's clock. `switches` are those above its node. `satellite` is the job that brings the node, if
-    that is not the run's own; `leaving` says why this node takes part in no further round.
+    that is not the run's own; `leaving` says why this node takes part in no further round. `port` is where
+    other nodes get data from it.
     """
 
     node: str
@@ -56,6 +59,7 @@ class Peer:
     switches: tuple[str, ...] = ()
     satellite: str | None = None
     leaving: str = ""
+    port: int = 0
 
 
 @dataclass(slots=True)
@@ -64,7 +68,7 @@ class Agents:
 
     `left` are the ranks, by node, of agents that are gone although their nodes were still sending messages.
     If agents left because they received nothing from this process, `given_up_s` is how long that lasted.
-    `hear` gets at once, with the agent, what does not wait in the inbox: Hello, Noticed and Paused.
+    `hear` gets at once, with the agent, what does not wait in the inbox: Hello, and _HEARD_AT_ONCE.
     """
 
     settings: LaunchConfig
@@ -155,6 +159,7 @@ class Agents:
             heard_at=_loop_time(),
             switches=hello.switches,
             satellite=hello.satellite,
+            port=hello.port,
         )
         self.peers[rank], self._names[rank] = peer, hello.node
         self._arrived.set()
@@ -174,7 +179,7 @@ class Agents:
             self.hear(peer, hello)
             while (message := await channel.receive()) is not None:
                 peer.heard_at = _loop_time()
-                if isinstance(message, messages.Noticed | messages.Paused):
+                if isinstance(message, _HEARD_AT_ONCE):
                     self.hear(peer, message)
                 elif isinstance(message, messages.SupervisorSilent):
                     self.given_up_s = max(self.given_up_s, message.silent_s)
@@ -385,12 +390,12 @@ class Agents:
             if (came := await self.receive_message(left_s, noticed)) is not None:
                 yield came
 
-    async def shut_agents_down(self, leave_s: float) -> None:
-        """Ask all agents to leave and stop listening."""
+    async def shut_agents_down(self, leave_s: float, *, final: bool) -> None:
+        """Ask all agents to leave and stop listening; `final`: the run will not come back."""
         self._closing = True
         for task in filter(None, (self._accepting, self._beating)):
             task.cancel()
-        await self.broadcast_message(messages.Shutdown())
+        await self.broadcast_message(messages.Shutdown(final=final))
         leaving = [asyncio.ensure_future(peer.channel.close()) for peer in self.peers.values()]
         if leaving:
             await asyncio.wait(leaving, timeout=leave_s)

@@ -33,6 +33,7 @@ _INTERVAL_S = 600.0
 _UNKNOWN_S = 60.0
 """Interval until there has been an answer."""
 _TICK_S = 1.0
+_RESULTS_S = 600.0
 _LAST_ANSWER_S = 3.0
 """How long leaving waits for the last answer: it comes off the time to save."""
 _FRESH_S = 30.0
@@ -52,6 +53,8 @@ class Deadline:
     limits: AttemptLimits = field(default_factory=AttemptLimits)
     known: bool = False
     signal: str = ""
+    results: timedelta = timedelta()
+    """How long nodes took at most to bring results out, which they do again before they leave."""
     _longest_save: timedelta | None = field(default=None, init=False)
     _warned: bool = field(default=False, init=False)
     _answered_at: float | None = field(default=None, init=False)
@@ -63,7 +66,7 @@ class Deadline:
         """
         self._longest_save = max(duration, self._longest_save or timedelta())
         window = self.limits.time_to_save
-        if self._warned or _SAFETY * self._longest_save <= window:
+        if self._warned or _SAFETY * self._longest_save + self.results <= window:
             return ""
         self._warned = True
         return (
@@ -84,7 +87,13 @@ class Deadline:
         lead = self.lead
         if self._longest_save is not None:
             lead = _SAFETY * (self._longest_save + usual_step) + _MARGIN
-        return self.limits.end_s - lead.total_seconds()
+        return self.limits.end_s - (lead + self.results).total_seconds()
+
+    def seconds_for_results(self, since_notice_s: float | None) -> float:
+        """Return how long nodes may bring results out, so long after a notice, if there was one."""
+        if since_notice_s is None:
+            return _RESULTS_S
+        return max((self.limits.time_to_save - _MARGIN).total_seconds() - since_notice_s, 1.0)
 
     def is_too_early_for_slurm_warning(self, at: float) -> bool:
         """Return whether it is certain that Slurm does not warn of the time limit yet."""

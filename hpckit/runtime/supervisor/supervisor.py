@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import time
 from datetime import timedelta
 from functools import partial
@@ -41,7 +40,7 @@ from hpckit.planning.recovery.round_view import (
 from hpckit.planning.rounds.round_state import RoundState, create_round_state
 from hpckit.planning.rounds.round_turns import Heard
 from hpckit.runtime.assignment import Assignment, Step
-from hpckit.runtime.channel.listen import LOOPBACK, list_own_addresses
+from hpckit.runtime.channel.listen import LOOPBACK, list_own_names_and_addresses
 from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import add_open_files_hint, raise_open_file_limit
 from hpckit.runtime.mailbox import poll_and_answer_requests
@@ -55,6 +54,7 @@ from hpckit.runtime.supervisor.drain_poll import Drained, poll_draining_nodes
 from hpckit.runtime.supervisor.hand_over import HandOver
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.node_inspections import NodeInspections
+from hpckit.runtime.supervisor.node_preparations import NodePreparations
 from hpckit.runtime.supervisor.notices import TIME_LIMIT, Notices
 from hpckit.runtime.supervisor.outlook import Outlook
 from hpckit.runtime.supervisor.patience import cause_of_supervisor_failure
@@ -106,6 +106,7 @@ class _Supervisor:
         self.agents = Agents(settings, attempt.secret, self.journal, self._react_to_agent_message)
         self.steps = AgentSteps(assignment.agents, attempt)
         self.inspections = NodeInspections(self.agents, self.journal, self.notices.noticed)
+        self.preparations = NodePreparations(assignment, self.agents, self.steps, self.notices, self.journal)
         wanted_size = WantedSize(self.agents)
         self.outlook = Outlook(assignment, attempt, self.notices, self.inspections, wanted_size)
         self.resizing = Resizing(self.journal, self.agents, self.outlook)
@@ -126,16 +127,17 @@ class _Supervisor:
         works = (
             *(self._watch_time_limit(), self._watch_draining_nodes(), self._answer_requests()),
             *(self.suspensions.record_pauses_agents_shared(), self.resizing.end_rounds_to_resize()),
-            self.hand_over.request_attempt_when_terminated(),
+            *(self.hand_over.request_attempt_when_terminated(), self.preparations.bring_out_at_notice()),
         )
         beside = [asyncio.create_task(work) for work in works]
         end = await self._run_until_end()
         for task in beside:
             task.cancel()
+        await self.preparations.bring_results_out()
         # The final event comes before the shutdown of agents: after a notice, every second counts.
         self.notices.over = True
         await self.journal.record_attempt_end(build_attempt_ended_event(end, now()))
-        await self.agents.shut_agents_down(_LEAVE_S)
+        await self.agents.shut_agents_down(_LEAVE_S, final=end.state.is_final and not end.again)
         await self.steps.end_all_steps(_LEAVE_S)
         await self.hand_over.arrange_next_attempt(end, self.standing)
         await self.journal.await_writes()
@@ -145,7 +147,10 @@ class _Supervisor:
     async def _run_until_end(self) -> EndAttempt:
         """Start the agents and run rounds; if the system refuses, that is the attempt's failure."""
         try:
-            await self.agents.start_listening(self.attempt.paths, self._list_supervisor_addresses())
+            alone = not self.assignment.agents.prefix
+            node = self.assignment.environ.get("SLURMD_NODENAME")
+            hosts = [LOOPBACK] if alone else list_own_names_and_addresses(node)
+            await self.agents.start_listening(self.attempt.paths, hosts)
             return await self._run_rounds(await self.steps.start_agents())
         except OSError as error:
             cause = cause_of_supervisor_failure(error)
@@ -167,6 +172,8 @@ class _Supervisor:
             case messages.Hello() if peer.satellite is not None:
                 self.outlook.past = self.outlook.past.add_returned_node(peer.node)
                 self.outlook.wanted_size.resize_if_satellites_changed()
+            case messages.Prepared() | messages.StagedOut():
+                self.preparations.take_message(peer, message)
             case messages.Paused():
                 self.suspensions.record_agent_pause(message.seconds)
             case messages.Noticed() if peer.satellite is not None:
@@ -236,14 +243,6 @@ class _Supervisor:
             }
         )
 
-    def _list_supervisor_addresses(self) -> list[str]:
-        """Return the names and addresses by which other nodes may reach this one, best first."""
-        if not self.assignment.agents.prefix:
-            return [LOOPBACK]
-        name = self.assignment.environ.get("SLURMD_NODENAME")
-        names = filter(None, [name, socket.gethostname()])
-        return list(dict.fromkeys([*names, *list_own_addresses()]))
-
     async def _run_rounds(self, step: Step) -> EndAttempt:
         resources, agents, number = self.settings.resources, self.agents, 0
         wanted, names = resources.nodes + resources.spare_nodes, self.assignment.agents.nodes
@@ -292,6 +291,9 @@ class _Supervisor:
         unhealthy = await self._decide_on_unhealthy_nodes(number, nodes)
         if unhealthy is not None:
             return unhealthy
+        failure = await self.preparations.prepare_nodes(nodes)
+        if failure is not None:
+            return await self._decide_after_round(self._build_view_without_ranks(number, failure, nodes))
         there = {peer.node: peer for peer in self.agents.standing_peers}
         members: tuple[Peer, ...] = tuple(there[node] for node in nodes if node in there)
         if not self.outlook.wanted_size.round_sizes.has_layout_for(len(members)):

@@ -13,6 +13,7 @@ from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.model.settings import NoticeKind, Notify, Observe, Profile, Tracker, TrackerKind
 from hpckit.planning.checks.slips import find_plan_mistakes, list_value_keys
 from hpckit.planning.plan import LaunchIdentity, build_launch_plan
+from hpckit.values import replace
 
 
 def plan(*words: str, kind: ClusterKind = ClusterKind.local, **given: Any) -> LaunchPlan:
@@ -127,3 +128,40 @@ def test_placeholders_are_looked_for_among_the_configured_keys() -> None:
     made = plan(entry_point=None, command="python train.py {lr}", params={"lr": 1})
     (found,) = find_plan_mistakes(made)
     assert "${params.lr}" in found.hint
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("cd /p && uv sync --frozen", "uv sync"),
+        ("uv --quiet run true", "uv --quiet run"),
+        ("python3 -m pip install -e .", "python3 -m pip install"),
+        ("pip3 install torch", "pip3 install"),
+        ("conda env create -f e.yml", "conda env create"),
+        ("mamba install numpy", "mamba install"),
+        ("pixi run true", "pixi run"),
+        ("source .venv/bin/activate  # made by uv sync", None),
+        ("conda activate mine", None),
+        ("export UV_CACHE=/x; module load pip", None),
+    ],
+)
+def test_installing_in_every_job_of_a_sweep_is_said(line: str, said: str | None) -> None:
+    """Jobs of an array would write one environment at the same time; a single job may."""
+    settings = LaunchConfig(
+        entry_point="t:main", cluster=Cluster(kind=ClusterKind.slurm, setup=["true", line, line])
+    )
+    point = SweepPoint(overrides=(), config=to_plain(settings), settings=settings)
+    made = [
+        build_launch_plan(
+            points,
+            identity=LaunchIdentity(id="demo", created_at=datetime(2026, 1, 1, tzinfo=UTC)),
+            folder="/f",
+            arguments=("launch",),
+            python="/usr/bin/python3",
+        )
+        for points in ([replace(point, config={**point.config, "params": {"x": x}}) for x in (1, 2)], [point])
+    ]
+    found = [[one for one in find_plan_mistakes(one) if one.key.startswith("cluster.setup")] for one in made]
+    assert [len(one) for one in found] == [0 if said is None else 1, 0]
+    if said is not None:
+        assert f"`{said}`" in found[0][0].message

@@ -1,0 +1,220 @@
+"""What is staged, as a configuration says it, and as a launch has frozen it. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+from hpckit.errors import ConfigError
+from hpckit.model.node_setup import Data, find_data_settings
+from hpckit.model.plain import from_plain
+from hpckit.patterns import lazy_pattern
+from hpckit.values import dataclass, field_names
+
+_NAME = lazy_pattern(r"[A-Za-z][A-Za-z0-9_]*\Z")
+_TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+_SQUASHED = (".sqsh", ".squashfs", ".sqfs")
+_HASHED_BY_SHA256 = 50 * 10**9
+"""Up to this many bytes: sha256 costs a core twice the time of crc32, and finds what someone made, too."""
+
+
+class Kind(StrEnum):
+    """What a source is."""
+
+    file = "file"
+    folder = "folder"
+    s3 = "s3"
+    hf = "hf"
+
+
+class How(StrEnum):
+    """What becomes of a source on a node."""
+
+    auto = "auto"
+    copy = "copy"
+    extract = "extract"
+    mount = "mount"
+    link = "link"
+
+
+class Verify(StrEnum):
+    """By what a copy is checked; auto: sha256 up to 50 GB, then crc32."""
+
+    auto = "auto"
+    size = "size"
+    crc32 = "crc32"
+    sha256 = "sha256"
+
+
+class Needed(StrEnum):
+    """Whether ranks wait for it, or start meanwhile."""
+
+    start = "start"
+    background = "background"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageItem:
+    """One entry of `data.stage`."""
+
+    name: str
+    source: str
+    how: How = How.auto
+    verify: Verify = Verify.auto
+    needed: Needed = Needed.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutItem:
+    """One entry of `data.out`: a folder of the node, and where below the run's folder it goes."""
+
+    name: str
+    source: str | None = None
+    to: str | None = None
+    every_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenSource:
+    """A source as it was at launch.
+
+    `place` is its absolute path, or its URL with the commit of an `hf://`. `digest` is that of the
+    listing of a folder: names, sizes and times of its files.
+    """
+
+    place: str
+    kind: Kind
+    bytes: int
+    files: int = 1
+    mtime_ns: int = 0
+    digest: str = ""
+    commit: str = ""
+    endpoint: str = ""
+
+    @property
+    def id(self) -> str:
+        """What copies of this very content are known by."""
+        counted = [self.place, self.bytes, self.mtime_ns, self.digest, self.commit]
+        return hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:12]
+
+    @property
+    def base_name(self) -> str:
+        """The name of the copy."""
+        if self.kind is Kind.hf:
+            return "models--" + self.place.removeprefix("hf://").partition("@")[0].replace("/", "--")
+        return self.place.rstrip("/").rpartition("/")[2]
+
+
+def read_items(config: Mapping[str, Any]) -> tuple[Data, tuple[StageItem, ...], tuple[OutItem, ...]]:
+    """Return what a configuration stages in and out; raises ConfigError."""
+    try:
+        settings = find_data_settings(config)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"data.{error}", hint="docs/reference/configuration.md lists the keys of data"
+        ) from error
+    assert settings is not None, "asked for only with the group"  # noqa: S101
+    _refuse_unknown_keys("data", config["data"], field_names(Data))
+    for key in ("cache_gb", "margin_gb"):
+        if not getattr(settings, key) >= 0:
+            raise ConfigError(f"data.{key} is {getattr(settings, key):g}; it must be 0 or more")
+    stage = tuple(_parse_entries("data.stage", settings.stage, StageItem))
+    for item in stage:
+        if not item.source:
+            raise ConfigError(
+                f"data.stage.{item.name}.source is empty", hint="name a file, a folder or a URL"
+            )
+    out = tuple(_parse_entries("data.out", settings.out, OutItem))
+    for each in out:
+        _check_out_item(each)
+    return settings, stage, out
+
+
+def _parse_entries(section: str, entries: Mapping[str, Any], kind: Any) -> Iterator[Any]:
+    known = [name for name in field_names(kind) if name != "name"]
+    seen: dict[str, str] = {}
+    for name, value in entries.items():
+        if not _NAME.match(name):
+            raise ConfigError(
+                f"{section}.{name}: {name!r} is not a name for a variable",
+                hint="use letters, digits and _, beginning with a letter",
+            )
+        if name.upper() in seen:
+            raise ConfigError(
+                f"{section}.{name} and {section}.{seen[name.upper()]} are one variable, in upper case",
+                hint="give them names that differ in more than case",
+            )
+        seen[name.upper()] = name
+        if not isinstance(value, Mapping):
+            raise ConfigError(
+                f"{section}.{name} is {value!r}, not a mapping", hint=f"keys: {', '.join(known)}"
+            )
+        _refuse_unknown_keys(f"{section}.{name}", value, known)
+        try:
+            yield from_plain(kind, {**value, "name": name})
+        except (TypeError, ValueError) as error:
+            allowed = _describe_choices(kind, str(error))
+            raise ConfigError(f"{section}.{name}.{error}", hint=allowed) from error
+
+
+def _describe_choices(kind: Any, error: str) -> str:
+    choices = {"how": How, "verify": Verify, "needed": Needed} if kind is StageItem else {}
+    found = choices.get(error.partition(":")[0])
+    return f"one of {', '.join(found)}" if found else "source is needed: a path or URL, as text"
+
+
+def _refuse_unknown_keys(section: str, given: Mapping[str, Any], known: tuple[str, ...] | list[str]) -> None:
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"{section}.{key}: there is no such key", hint=f"keys: {', '.join(known)}")
+
+
+def _check_out_item(item: OutItem) -> None:
+    for key, path in (("source", item.source), ("to", item.to)):
+        if path is not None and (not path or path.startswith("/") or ".." in path.split("/")):
+            raise ConfigError(
+                f"data.out.{item.name}.{key} is {path!r}",
+                hint="a path below the run's folder on the node (source) or below the run's folder (to)",
+            )
+    if item.every_s <= 0:
+        raise ConfigError(f"data.out.{item.name}.every_s is {item.every_s:g}; it must be more than 0")
+
+
+def choose_how(item: StageItem, source: FrozenSource) -> How:
+    """Return what becomes of a source; raises ConfigError if that cannot be."""
+    lower = source.place.lower()
+    is_tar, is_squashed = lower.endswith(_TARS), lower.endswith(_SQUASHED)
+    if item.how is How.auto:
+        if source.kind is not Kind.file:
+            return How.copy
+        return How.extract if is_tar else How.mount if is_squashed else How.copy
+    fits = {
+        How.copy: True,
+        How.extract: is_tar and source.kind is Kind.file,
+        How.mount: is_squashed and source.kind is Kind.file,
+        How.link: source.kind in (Kind.file, Kind.folder),
+    }[item.how]
+    if not fits:
+        needs = {How.extract: f"a file {', '.join(_TARS)}", How.mount: f"a file {', '.join(_SQUASHED)}"}
+        raise ConfigError(
+            f"data.stage.{item.name}.how={item.how} needs {needs.get(item.how, 'a file or folder')}, "
+            f"and the source is {item.source}",
+            hint="leave how out, or take how=copy",
+        )
+    return item.how
+
+
+def choose_verify(item: StageItem, source: FrozenSource) -> Verify:
+    """Return by what the copy is checked."""
+    if item.verify is not Verify.auto:
+        return item.verify
+    return Verify.sha256 if source.bytes <= _HASHED_BY_SHA256 else Verify.crc32
+
+
+def strip_tar_suffix(name: str) -> str:
+    """Return the name of the folder that a tar file is extracted to."""
+    end = next((end for end in sorted(_TARS, key=len, reverse=True) if name.lower().endswith(end)), "")
+    return name[: len(name) - len(end)] or name

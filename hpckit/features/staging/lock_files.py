@@ -1,0 +1,172 @@
+"""Builds the environment of a launch from the project's lock file, once per content of that file.
+
+uv, pixi or conda do the work, on the machine that launches: jobs of an array would all write the same
+environment. Built environments lie in `output_dir`, each with a copy of its lock file, which a launch links.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess  # noqa: TID251  # the programs that install
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+from hpckit.context import Context
+from hpckit.errors import ConfigError, UsageError
+from hpckit.features.staging.environment import BUILT, FOLDER, remove_unused_environments
+from hpckit.model.node_setup import EnvironmentSource
+from hpckit.operations.add_job import hold_lock_with_patience
+from hpckit.record.ownership import check_folder_is_own
+from hpckit.record.remove import remove_path
+from hpckit.record.store import make_private_folder, write_chunks
+from hpckit.values import dataclass
+
+_FILES: Mapping[EnvironmentSource, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    EnvironmentSource.uv: (("uv.lock",), ("pyproject.toml", ".python-version", "uv.toml")),
+    EnvironmentSource.pixi: (("pixi.lock",), ("pixi.toml", "pyproject.toml")),
+    EnvironmentSource.conda: (("conda-lock.yml", "conda-linux-64.lock"), ()),
+}
+"""Names of the lock file, and of files beside it that say what is installed."""
+_MAKE = {
+    EnvironmentSource.uv: "uv lock",
+    EnvironmentSource.pixi: "pixi lock",
+    EnvironmentSource.conda: "conda-lock -p linux-64",
+}
+_PROGRAMS = {
+    "uv.lock": ("uv",),
+    "pixi.lock": ("pixi",),
+    "conda-lock.yml": ("conda-lock",),
+    "conda-linux-64.lock": ("micromamba", "mamba", "conda"),
+}
+_OUT_OF_DATE = "needs to be updated"
+_PATIENCE = timedelta(hours=1)
+_QUOTED = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedEnvironment:
+    """The environment that a lock file describes: where it is built, and its Python there."""
+
+    source: EnvironmentSource
+    lock: Path
+    beside: tuple[Path, ...]
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        """Its Python, once it is built."""
+        inside = ".pixi/envs/default" if self.source is EnvironmentSource.pixi else ""
+        return self.folder / inside / "bin" / "python"
+
+    @property
+    def kept_lock(self) -> Path:
+        """The copy of the lock file; it is there when all of the environment is."""
+        return self.folder.with_name(f"{self.folder.name}{BUILT}")
+
+
+def find_locked_environment(source: EnvironmentSource, cwd: Path, outputs: Path) -> LockedEnvironment:
+    """Return what the lock file of the project around `cwd` describes; raises ConfigError."""
+    names, more = _FILES[source]
+    places = (folder / name for folder in (cwd, *cwd.parents) for name in names)
+    lock = next((place for place in places if place.is_file()), None)
+    if lock is None:
+        raise ConfigError(
+            f"data.environment_from is {source}, and there is no {' or '.join(names)} in {cwd} or above",
+            hint=f"make one: {_MAKE[source]}",
+        )
+    beside = tuple(path for path in (lock.with_name(name) for name in more) if path.is_file())
+    digest = hashlib.sha256()
+    for path in (lock, *beside):
+        digest.update(f"\0{path}\0".encode())
+        digest.update(path.read_bytes())
+    folder = outputs / FOLDER / f"{source}-{digest.hexdigest()[:20]}"
+    return LockedEnvironment(source=source, lock=lock, beside=beside, folder=folder)
+
+
+def build_locked_environment(locked: LockedEnvironment, context: Context) -> None:
+    """Build an environment, unless it is there; raises UsageError."""
+    names, path = _PROGRAMS[locked.lock.name], context.environ.get("PATH", os.defpath)
+    program = next(filter(None, (shutil.which(name, path=path) for name in names)), None)
+    folder = locked.folder
+    try:
+        make_private_folder(folder.parent)
+        check_folder_is_own(folder.parent)
+        with hold_lock_with_patience(
+            folder.parent / "lock", f"is building {folder.name}", context, _PATIENCE
+        ):
+            if locked.kept_lock.exists() and locked.python.exists():
+                os.utime(locked.kept_lock)
+                return
+            if program is None:
+                raise ConfigError(
+                    f"data.environment_from is {locked.source}, and {' or '.join(names)} is not on PATH",
+                    hint="install it, or load its module",
+                )
+            remove_unused_environments(folder.parent, context.now().timestamp())
+            if folder.exists():  # an earlier launch was ended while it built
+                remove_path(folder)
+            context.note(f"building the environment of {locked.lock}, once for this content")
+            environ = {name: value for name, value in context.environ.items() if name != "VIRTUAL_ENV"}
+            for words, more in _list_commands(locked, program, environ):
+                _run(words, {**environ, **more}, locked)
+            if not locked.python.exists():
+                raise UsageError(f"{program} made no {locked.python}", hint="does the lock file have Python?")
+            write_chunks(locked.kept_lock, (locked.lock.read_bytes(),))
+    except OSError as error:
+        raise UsageError(
+            f"the environment of {locked.lock} cannot be built in {folder}: {error.strerror or error}",
+            hint="check quota and free space there (output_dir)",
+        ) from error
+
+
+def _list_commands(
+    locked: LockedEnvironment, program: str, environ: Mapping[str, str]
+) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """Yield the commands that build an environment, with their own variables."""
+    folder = str(locked.folder)
+    if locked.source is EnvironmentSource.uv:
+        # On the file system of the environment, files of the cache need no copy.
+        cache = environ.get("UV_CACHE_DIR") or str(locked.folder.with_name("uv-cache"))
+        more = {"UV_PROJECT_ENVIRONMENT": folder, "UV_CACHE_DIR": cache, "UV_COMPILE_BYTECODE": "1"}
+        project = ["--project", str(locked.lock.parent)]
+        yield [program, "lock", "--check", *project], more
+        yield [program, "sync", "--frozen", *project], more
+    elif locked.source is EnvironmentSource.pixi:
+        locked.folder.mkdir()
+        for path in (locked.lock, *locked.beside):
+            shutil.copyfile(path, locked.folder / path.name)
+        manifest = locked.folder / locked.beside[0].name
+        yield [program, "install", "--frozen", "--manifest-path", str(manifest)], {}
+    elif locked.lock.suffix == ".yml":
+        yield [program, "install", "--prefix", folder, str(locked.lock)], {}
+    else:
+        yield [program, "create", "--yes", "--prefix", folder, "--file", str(locked.lock)], {}
+
+
+def _run(words: list[str], environ: Mapping[str, str], locked: LockedEnvironment) -> None:
+    done = subprocess.run(
+        words,
+        env=dict(environ),
+        cwd=locked.lock.parent,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    said = (done.stderr or done.stdout).strip()[-_QUOTED:]
+    if done.returncode and "--check" in words:
+        if _OUT_OF_DATE in said:
+            raise ConfigError(
+                f"{locked.lock} does not fit pyproject.toml any more: {said}", hint="update it: uv lock"
+            )
+        return  # without a network it cannot be told
+    if done.returncode:
+        line = " ".join([Path(words[0]).name, *words[1:]])
+        raise UsageError(
+            f"`{line}` failed with exit code {done.returncode}: {said}",
+            hint="run it by hand to see all it says; the environment is built on this machine",
+        )

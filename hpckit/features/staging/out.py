@@ -1,0 +1,119 @@
+"""Brings results from a node to the run's folder: again and again, and the rest at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hpckit.features.staging.items import OutItem
+from hpckit.model import messages
+from hpckit.record.store import make_private_folder, write_text_atomically
+from hpckit.run_features import NodeContext
+
+_PIECE = 8 << 20
+_TICK_S = 0.5
+
+
+class OutCopier:
+    """What goes out from one node, in a thread; below the node's name, so that no two write one file."""
+
+    def __init__(self, items: Sequence[OutItem], context: NodeContext) -> None:
+        self.items, self.context = items, context
+        self._folder: Path | None = None
+        self._stopped, self._rest = threading.Event(), threading.Event()
+        self._done: dict[str, dict[str, tuple[int, int]]] = {item.name: {} for item in items}
+
+    def start(self, folder: Path) -> None:
+        """Begin to copy what appears below `folder`, by the items' names."""
+        if not self.items or self._folder is not None:
+            return
+        self._folder = folder
+        for item in self.items:
+            make_private_folder(self._source(item))
+        threading.Thread(target=self._copy_now_and_then, name="stage out", daemon=True).start()
+
+    def _source(self, item: OutItem) -> Path:
+        assert self._folder is not None, "started"  # noqa: S101
+        return self._folder / (item.source or item.name)
+
+    def get_variables(self) -> Mapping[str, str]:
+        """Return the variables by which ranks find the folders that go out."""
+        if self._folder is None:
+            return {}
+        return {f"HPCKIT_OUT_{item.name.upper()}": str(self._source(item)) for item in self.items}
+
+    def copy_rest(self) -> None:
+        """Copy what is left now; it is told when all is there, also if nothing goes out."""
+        if self._folder is None or self._stopped.is_set():
+            self.context.tell(messages.StagedOut(name="", bytes=0, seconds=0.0, last=True))
+        else:
+            self._rest.set()
+
+    def stop(self) -> None:
+        """Copy no more."""
+        self._stopped.set()
+        self._rest.set()
+
+    def _copy_now_and_then(self) -> None:
+        due = {item.name: time.monotonic() + item.every_s for item in self.items}
+        while not self._stopped.is_set():
+            last = self._rest.wait(_TICK_S)
+            if self._stopped.is_set():
+                return
+            self._rest.clear()
+            for item in self.items:
+                if last or time.monotonic() >= due[item.name]:
+                    self._copy_new_files(item)
+                    due[item.name] = time.monotonic() + item.every_s
+            if last:
+                self.context.tell(messages.StagedOut(name="", bytes=0, seconds=0.0, last=True))
+
+    def _copy_new_files(self, item: OutItem) -> None:
+        source, began, total = self._source(item), time.monotonic(), 0
+        run = self.context.launch.paths.run(self.context.index).folder
+        target = run / (item.to or f"out/{item.name}") / self.context.node
+        done = self._done[item.name]
+        try:
+            for here, _, names in os.walk(source):
+                for name in names:
+                    file = Path(here, name)
+                    path = str(file.relative_to(source))
+                    found = file.lstat()
+                    if (
+                        file.is_symlink()
+                        or not file.is_file()
+                        or done.get(path) == (found.st_size, found.st_mtime_ns)
+                    ):
+                        continue
+                    total += self._copy_file(file, target / path)
+                    done[path] = (found.st_size, found.st_mtime_ns)
+            if total:
+                record = {
+                    "v": 1,
+                    "node": self.context.node,
+                    "files": {path: size for path, (size, _) in done.items()},
+                }
+                write_text_atomically(
+                    target.with_name(f"{self.context.node}.manifest.json"), json.dumps(record) + "\n"
+                )
+        except OSError as error:
+            self.context.tell(messages.Warn(message=f"data.out.{item.name} of {self.context.node}: {error}"))
+        if total:
+            took = round(time.monotonic() - began, 3)
+            self.context.tell(messages.StagedOut(name=item.name, bytes=total, seconds=took))
+
+    def _copy_file(self, file: Path, target: Path) -> int:
+        make_private_folder(target.parent)
+        part, total = target.with_name(f".{target.name}.part"), 0
+        with file.open("rb") as reading, part.open("wb") as writing:
+            while piece := reading.read(_PIECE):
+                writing.write(piece)
+                total += len(piece)
+            writing.flush()
+            os.fsync(writing.fileno())
+        part.rename(target)
+        return total

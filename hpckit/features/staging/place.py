@@ -1,0 +1,247 @@
+"""The folder of a node for staged data: which one, whose, with how much room, and what may go from it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import grp
+import json
+import os
+import pwd
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from hpckit.model.failure import Cause
+from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, write_text_atomically
+
+_SHARED_TYPES = frozenset(
+    {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "glusterfs", "panfs", "wekafs"}
+    | {"pvfs2", "orangefs", "afs", "9p", "virtiofs", "ocfs2", "gfs2", "daos"}
+)
+_OWN_FUSE = frozenset({"fuse.fuse-overlayfs", "fuse.squashfuse", "fuseblk"})
+_NODE = ".hpckit-node"
+MANIFEST = ".manifest"
+
+
+class NodeDataError(Exception):
+    """A node cannot have its data: `cause` says whose fault that is."""
+
+    def __init__(self, cause: Cause, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+def find_shared_file_system(path: Path) -> str | None:
+    """Return the type of the shared file system that a path is or would be on; None if it is a local one."""
+    place = next(there for there in (path, *path.parents) if there.exists())
+    device = place.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+            before, _, after = line.partition(" - ")
+            if before.split()[2] == wanted:
+                kind = after.split()[0]
+                if kind in _SHARED_TYPES or (kind.startswith("fuse.") and kind not in _OWN_FUSE):
+                    return kind
+    return None
+
+
+def choose_folder(
+    named: str | None, candidates: Sequence[str], environ: Mapping[str, str], needed: int
+) -> Path:
+    """Return the node's folder for data, made if it is missing; raises NodeDataError.
+
+    Variables in it are those of the node. Without a named one it is the first candidate that is
+    there, local and has room.
+    """
+    if named is not None:
+        text = _expand_variables(named, environ)
+        if text is None:
+            raise NodeDataError(
+                Cause.data_refused, f"data.dir={named} names a variable that the node does not have"
+            )
+        return _open_own_folder(Path(text).expanduser(), make=True)
+    problems = []
+    for candidate in candidates:
+        text = _expand_variables(candidate, environ)
+        if text is None or not Path(text).is_dir():
+            problems.append(f"{candidate} is not there")
+            continue
+        try:
+            folder = _open_own_folder(Path(text), make=False)
+            check_room(folder, needed, 0, candidate)
+        except NodeDataError as error:
+            problems.append(str(error))
+        else:
+            return folder
+    raise NodeDataError(
+        Cause.scratch_full, f"no folder of cluster.node_scratch can be used: {'; '.join(problems)}"
+    )
+
+
+def _expand_variables(text: str, environ: Mapping[str, str]) -> str | None:
+    try:
+        return Template(text).substitute(environ)
+    except (KeyError, ValueError):
+        return None
+
+
+def _open_own_folder(path: Path, *, make: bool) -> Path:
+    """Return the folder itself, or one of ours in it if it is everybody's; raises NodeDataError."""
+    try:
+        if make:
+            path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        if path.is_symlink():
+            raise NodeDataError(Cause.data_refused, f"{path} is a symbolic link: name what it leads to")
+        shared = find_shared_file_system(path)
+        if shared is not None:
+            raise NodeDataError(
+                Cause.data_refused,
+                f"{path} is on a shared file system ({shared}); data.dir is a node's own disk",
+            )
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            raise NodeDataError(Cause.data_refused, f"{path} is not a folder")
+        if found.st_mode & stat.S_ISVTX:
+            own = path / f"hpckit-{os.getuid()}"
+            with contextlib.suppress(FileExistsError):
+                own.mkdir(mode=PRIVATE_FOLDER)
+            return _open_own_folder(own, make=False)
+        if found.st_uid != os.getuid():
+            raise NodeDataError(Cause.data_refused, f"{path} belongs to user {found.st_uid}")
+        if found.st_mode & stat.S_IWOTH or (
+            found.st_mode & stat.S_IWGRP and not _is_private_group(found.st_gid)
+        ):
+            raise NodeDataError(Cause.data_refused, f"others can write {path}: chmod go-w {path}")
+    except OSError as error:
+        raise NodeDataError(Cause.data_refused, f"{path} cannot be used: {error.strerror}") from error
+    return path
+
+
+def _is_private_group(group: int) -> bool:
+    try:
+        found = grp.getgrgid(group)
+        return not found.gr_mem and found.gr_name == pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return False
+
+
+def claim_for_node(folder: Path, node: str) -> Path:
+    """Return the part of a folder that is this node's: all of it, if no other has it.
+
+    Simulated nodes of one machine share its disk: each but the first has a folder of its own name. A
+    folder that a node on another machine has is shared, whatever its file system says.
+    """
+    own = {"node": node, "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip()}
+    with hold_lock(folder / f"{_NODE}.lock"):
+        try:
+            first = json.loads((folder / _NODE).read_text())
+        except (OSError, ValueError):
+            first = {}
+        if first.get("node") in (None, node):
+            if first != own:
+                write_text_atomically(folder / _NODE, json.dumps(own))
+            return folder
+    if first.get("boot") != own["boot"]:
+        raise NodeDataError(
+            Cause.data_refused,
+            f"{folder} is shared: {first.get('node')} has it, too; data.dir is a node's own disk",
+        )
+    part = folder / node
+    part.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    return part
+
+
+@contextlib.contextmanager
+def hold_lock(path: Path) -> Iterator[None]:
+    """Hold a lock, which ends with this process at the latest; wait for it."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+def hold_in_use(manifest: Path) -> int:
+    """Return an open file by which a copy counts as in use, until it is closed."""
+    file = os.open(manifest, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fcntl.flock(file, fcntl.LOCK_SH)
+    os.utime(file)
+    return file
+
+
+def check_room(folder: Path, needed: int, margin: int, what: str) -> None:
+    """Raise NodeDataError if a folder's disk has no room for so many bytes and the margin."""
+    if needed <= 0:
+        return
+    found = os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
+    if free < needed + margin:
+        raise NodeDataError(
+            Cause.scratch_full,
+            f"{folder} has {free / 1e9:.1f} GB free, {(needed + margin) / 1e9:.1f} GB are needed "
+            f"({what} {needed / 1e9:.1f} + data.margin_gb {margin / 1e9:.1f})",
+        )
+
+
+def read_manifest(path: Path) -> dict[str, Any] | None:
+    """Return a manifest of ours; None if it cannot be read."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def remove_copy(manifest: Path) -> bool:
+    """Remove a copy with all that belongs to it, unless it is in use; return whether it is gone."""
+    try:
+        file = os.open(manifest, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    else:
+        base = manifest.with_name(manifest.name.removesuffix(MANIFEST))
+        manifest.unlink(missing_ok=True)
+        base.with_name(f"{base.name}.blocks").unlink(missing_ok=True)
+        gone = base.with_name(f"{base.name}.{os.getpid()}.gone")
+        with contextlib.suppress(OSError):  # whoever ends meanwhile leaves the rest to the next
+            base.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+        return True
+    finally:
+        os.close(file)
+
+
+def evict_copies(folder: Path, most: float, room_for: int, kept: str) -> None:
+    """Remove copies, the longest unused first, until the others and `room_for` are within `most`."""
+    found = sorted(folder.glob(f"*{MANIFEST}"), key=lambda path: path.stat().st_mtime)
+    sizes = {path: int((read_manifest(path) or {}).get("bytes", 0)) for path in found}
+    total = sum(sizes.values()) + room_for
+    for path, size in sizes.items():
+        if total <= most:
+            return
+        if path.name != f"{kept}{MANIFEST}" and remove_copy(path):
+            total -= size
+
+
+def remove_leftovers(folder: Path, has_ended: Callable[[Mapping[str, Any]], bool]) -> None:
+    """Remove what killed agents have left behind: copies of runs that have ended for good."""
+    for path in folder.glob(f"*{MANIFEST}"):
+        manifest = read_manifest(path)
+        if manifest is not None and manifest.get("keep") == "job" and has_ended(manifest.get("for") or {}):
+            remove_copy(path)
+    for part in folder.glob("*.gone"):
+        shutil.rmtree(part, ignore_errors=True)
+    for part in folder.glob("*.partial"):
+        if time.time() - part.lstat().st_mtime > 7 * 24 * 3600:
+            shutil.rmtree(part, ignore_errors=True)

@@ -1,0 +1,423 @@
+"""Brings one item to a node: under its lock, from another node or from the source, checked, resumed, kept."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import tarfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from hpckit.features.staging.items import (
+    FrozenSource,
+    How,
+    Kind,
+    StageItem,
+    Verify,
+    choose_how,
+    choose_verify,
+    strip_tar_suffix,
+)
+from hpckit.features.staging.listing import (
+    Listing,
+    SourceError,
+    Tree,
+    combine_sums,
+    compute_sum,
+    list_file,
+    list_folder,
+)
+from hpckit.features.staging.place import (
+    MANIFEST,
+    NodeDataError,
+    check_room,
+    evict_copies,
+    hold_in_use,
+    hold_lock,
+    read_manifest,
+)
+from hpckit.features.staging.remote import fetch_hub_source, fetch_object_source
+from hpckit.features.staging.sources import read_source
+from hpckit.features.staging.transfer import ProviderLostError, Shelf, receive_listing_and_blocks
+from hpckit.model.failure import Cause
+from hpckit.model.node_setup import Data, KeptData
+from hpckit.record.store import PRIVATE_FILE, make_private_folder, write_text_atomically
+from hpckit.values import dataclass, field
+
+_AT_A_TIME = 4
+"""Blocks that are read, summed and written beside each other."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_TRIES = 2
+"""A copy that is found damaged is copied once more; then the node is to blame."""
+
+
+class StagingStoppedError(Exception):
+    """The agent ends, or the node is not wanted any more."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Stager:
+    """One item on its way to this node's `folder`."""
+
+    item: StageItem
+    source: FrozenSource
+    folder: Path
+    settings: Data
+    owner: Mapping[str, Any]
+    shelf: Shelf
+    key: bytes
+    environ: Mapping[str, str]
+    stopped: threading.Event
+    providers: tuple[str, ...] = ()
+    used: list[int] = field(default_factory=list)
+    """Open files by which copies count as in use."""
+    _from_source: bool = field(default=False, init=False)
+
+    @property
+    def how(self) -> How:
+        """What becomes of the source."""
+        return choose_how(self.item, self.source)
+
+    @property
+    def _base(self) -> Path:
+        return self.folder / f"{self.item.name}.{self.source.id}"
+
+    @property
+    def _verify(self) -> Verify:
+        return choose_verify(self.item, self.source)
+
+    def _beside(self, suffix: str) -> Path:
+        return self._base.with_name(f"{self._base.name}{suffix}")
+
+    @property
+    def path(self) -> Path:
+        """Where the data is; of one to be mounted, the file."""
+        if self.how is How.link:
+            return Path(self.source.place)
+        name = self.source.base_name
+        if self.source.kind is Kind.hf:
+            return self._base / name / "snapshots" / self.source.commit
+        return self._base / (strip_tar_suffix(name) if self.how is How.extract else name)
+
+    def stage(self) -> str:
+        """Bring the item here, and return how; raises NodeDataError, StagingStoppedError."""
+        if self.how is How.link:
+            if not self.path.exists():
+                raise NodeDataError(Cause.data_refused, f"{self.path} is not there on this node (how=link)")
+            return "linked"
+        try:
+            with hold_lock(self.folder / f"{self.item.name}.lock"):
+                kept = self._take_kept_copy()
+                if not kept:
+                    self._copy()
+                self._note_use()
+        except OSError as error:
+            if error.errno in _FULL:
+                self._remove_partial()
+                raise NodeDataError(
+                    Cause.scratch_full, f"{self.folder} is full: no room for {self.item.name}"
+                ) from error
+            raise NodeDataError(Cause.data_damaged, f"{self.item.name}: {error}") from error
+        finally:
+            if self.shelf.tree is None:
+                self.shelf.fail()
+        return "kept" if kept else "copied" if self._from_source else "tree"
+
+    def _note_use(self) -> None:
+        self.used.append(hold_in_use(self._beside(MANIFEST)))
+
+    def _take_kept_copy(self) -> bool:
+        """Return whether a sound copy is here already; a damaged one becomes a partial one."""
+        manifest = read_manifest(self._beside(MANIFEST))
+        if manifest is None or not self._base.is_dir():
+            return False
+        if self.how is How.extract:
+            with contextlib.suppress(OSError, SourceError):
+                return bool(list_folder(self.path, self.path.name)[1] == manifest.get("digest"))
+            return False
+        partial = self._beside(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        found = self._read_verified_prefix(self._base)
+        if found is not None and len(found[1]) == found[0].blocks and Tree(self._base, found[0]).has_sizes():
+            self.shelf.begin(Tree(self._base, found[0]), found[1])
+            self._write_manifest({**manifest, "for": dict(self.owner)})
+            return True
+        self._beside(MANIFEST).unlink()
+        self._base.rename(partial)
+        return False
+
+    def _copy(self) -> None:
+        partial = self._beside(".partial")
+        for other in self.folder.glob(f"{self.item.name}.*.partial"):
+            if other != partial:
+                shutil.rmtree(other, ignore_errors=True)
+        make_private_folder(partial)
+        self._make_room(partial)
+        for turn in range(_TRIES):
+            listing = self._fill(partial, *(self._read_verified_prefix(partial) or (None, [])))
+            Tree(partial, listing).finish()
+            checked = self._read_verified_prefix(partial, drop_cache=True) or (listing, [])
+            if (
+                checked is not None
+                and len(checked[1]) == listing.blocks
+                and Tree(partial, listing).has_sizes()
+            ):
+                break
+            if turn == _TRIES - 1:
+                raise NodeDataError(
+                    Cause.data_damaged, f"the copy of {self.item.name} in {self.folder} is damaged, twice"
+                )
+        self._commit(partial, listing, checked[1])
+
+    def _make_room(self, partial: Path) -> None:
+        """Remove what is unused for the longest, if that is needed; raise NodeDataError without room."""
+        need = self.source.bytes * (2 if self.how is How.extract else 1)
+        if self.settings.keep is KeptData.cache:
+            evict_copies(self.folder, self.settings.cache_gb * 1e9, need, self._base.name)
+        there = sum(path.lstat().st_blocks * 512 for path in partial.rglob("*") if path.is_file())
+        margin = int(self.settings.margin_gb * 1e9)
+        try:
+            check_room(self.folder, need - there, margin, self.item.name)
+        except NodeDataError:
+            if self.settings.keep is not KeptData.cache:
+                self._remove_partial()
+                raise
+            evict_copies(self.folder, 0, need, self._base.name)
+            check_room(self.folder, need - there, margin, self.item.name)
+
+    def _remove_partial(self) -> None:
+        shutil.rmtree(self._beside(".partial"), ignore_errors=True)
+        self._beside(".blocks").unlink(missing_ok=True)
+
+    def _read_verified_prefix(
+        self, base: Path, *, drop_cache: bool = False
+    ) -> tuple[Listing, list[str]] | None:
+        """Return the listing, and the sums of the blocks up to the first damaged one."""
+        try:
+            first, *lines = self._beside(".blocks").read_bytes().split(b"\n")
+            listing = Listing.from_text(first)
+        except (OSError, ValueError):
+            return None
+        sums = [line.decode() for line in lines[:-1]][: listing.blocks]
+        if self._verify is Verify.size:
+            return listing, sums
+        tree = Tree(base, listing)
+        if drop_cache:
+            tree.drop_from_page_cache()
+
+        def is_fine(block: int) -> bool:
+            with contextlib.suppress(OSError, SourceError):
+                return compute_sum(tree.read_block(block), self._verify) == sums[block]
+            return False
+
+        fine = 0
+        for each in self._map_blocks(is_fine, 0, len(sums)):
+            if not each:
+                break
+            fine += 1
+        return listing, sums[:fine]
+
+    def _map_blocks(self, work: Callable[[int], Any], start: int, end: int) -> Iterator[Any]:
+        """Yield what the work returns for each block, in order; a few are under way at a time."""
+        waiting: deque[Future[Any]] = deque()
+        with ThreadPoolExecutor(_AT_A_TIME) as pool:
+            try:
+                for block in range(start, end):
+                    if self.stopped.is_set():
+                        raise StagingStoppedError
+                    waiting.append(pool.submit(work, block))
+                    if len(waiting) > _AT_A_TIME:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def _fill(self, partial: Path, listing: Listing | None, sums: list[str]) -> Listing:
+        """Get all blocks that are missing: from other nodes, nearest first, in the end from the source."""
+        filling = _Filling(partial=partial, journal=self._beside(".blocks"), shelf=self.shelf)
+        if listing is not None:
+            filling.begin(listing, sums)
+        for address in self.providers:
+            with contextlib.suppress(ProviderLostError):
+                self._fill_from_node(address, filling)
+                return filling.end()
+            if self.stopped.is_set():
+                raise StagingStoppedError
+        self._from_source = True
+        self._fill_from_source(filling)
+        return filling.end()
+
+    def _fill_from_node(self, address: str, filling: _Filling) -> None:
+        blocks = receive_listing_and_blocks(
+            address, self.key, self.source.id, self._verify, lambda: len(self.shelf.sums)
+        )
+        for got in blocks:
+            if self.stopped.is_set():
+                raise StagingStoppedError
+            if isinstance(got, Listing):
+                filling.begin_unless_same(got)
+            else:
+                filling.write(*got)
+
+    def _fill_from_source(self, filling: _Filling) -> None:
+        if self.source.kind in (Kind.file, Kind.folder):
+            place = Path(self.source.place)
+            listing = self._check_source()
+            tree = Tree(place.parent, listing)
+        else:
+            listing, tree = self._fetch(filling.partial)
+        filling.begin_unless_same(listing)
+        target = filling.tree
+
+        def copy_block(block: int) -> str:
+            data = tree.read_block(block)
+            if tree.base != target.base:
+                target.write_block(block, data)
+            return compute_sum(data, self._verify)
+
+        try:
+            for found in self._map_blocks(copy_block, len(self.shelf.sums), listing.blocks):
+                filling.add(found)
+        except SourceError as error:
+            raise NodeDataError(Cause.data_refused, f"{self.source.place} {error}") from error
+        if self.source.kind is Kind.file:
+            self._check_source()
+
+    def _check_source(self) -> Listing:
+        """Return the listing of the source; raise NodeDataError if it is not what it was at launch."""
+        try:
+            found, listing = read_source(Path(self.source.place))
+        except (OSError, SourceError) as error:
+            words = getattr(error, "strerror", None) or str(error)
+            raise NodeDataError(Cause.data_refused, f"{self.source.place} cannot be read: {words}") from error
+        if found != self.source:
+            raise NodeDataError(
+                Cause.data_refused,
+                f"{self.source.place} has changed since the launch ({self.source.bytes} bytes then, "
+                f"{found.bytes} now): launch anew",
+            )
+        return listing
+
+    def _fetch(self, partial: Path) -> tuple[Listing, Tree]:
+        fetch = fetch_hub_source if self.source.kind is Kind.hf else fetch_object_source
+        try:
+            fetch(self.source, partial, self.environ)
+            base = partial / self.source.base_name
+            listing = list_folder(base, base.name)[0] if base.is_dir() else list_file(base)
+        except SourceError as error:
+            raise NodeDataError(Cause.data_refused, f"{self.source.place} {error}") from error
+        return listing, Tree(partial, listing)
+
+    def _commit(self, partial: Path, listing: Listing, sums: list[str]) -> None:
+        digest = ""
+        tree = self.shelf.tree
+        assert tree is not None, "it is filled"  # noqa: S101
+        shutil.rmtree(self._base, ignore_errors=True)
+        if self.how is How.extract:
+            packed = partial / self.source.base_name
+            digest = self._extract(packed, self._beside(".extracted"))
+            self._beside(".extracted").rename(self._base)
+            threading.Thread(target=self._remove_packed, args=(partial,), daemon=True).start()
+        else:
+            partial.rename(self._base)
+            tree.base = self._base
+        manifest = {
+            "v": 1,
+            "source": self.source.place,
+            "bytes": self.source.bytes or listing.bytes,
+            "mtime_ns": self.source.mtime_ns,
+            "sum": f"{self._verify}:{combine_sums(sums)}",
+            "digest": digest,
+            "keep": self.settings.keep.value,
+            "for": dict(self.owner),
+            "at": time.time(),
+        }
+        self._write_manifest(manifest)
+
+    def _write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        write_text_atomically(self._beside(MANIFEST), json.dumps(manifest) + "\n")
+
+    def _extract(self, packed: Path, target: Path) -> str:
+        """Unpack a tar file, without what leads out of its folder; return a digest of what is there."""
+        shutil.rmtree(target, ignore_errors=True)
+        inner = target / self.path.name
+        make_private_folder(inner)
+        try:
+            with tarfile.open(packed) as archive:
+                archive.extractall(inner, filter="data")
+        except (tarfile.TarError, EOFError, ValueError) as error:
+            shutil.rmtree(target, ignore_errors=True)
+            raise NodeDataError(
+                Cause.data_refused, f"{self.source.place} cannot be unpacked: {error}"
+            ) from error
+        return list_folder(inner, inner.name)[1]
+
+    def _remove_packed(self, partial: Path) -> None:
+        """Remove the tar file as soon as no other node is getting it from here."""
+        self.shelf.end_when_unused()
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Filling:
+    """A partial copy that grows block by block, with a line for each in its journal."""
+
+    partial: Path
+    journal: Path
+    shelf: Shelf
+    _lines: int = field(default=-1, init=False)
+
+    @property
+    def tree(self) -> Tree:
+        """The files."""
+        assert self.shelf.tree is not None, "begun"  # noqa: S101
+        return self.shelf.tree
+
+    def begin(self, listing: Listing, sums: list[str]) -> None:
+        """Go on from these blocks."""
+        tree = Tree(self.partial, listing)
+        tree.make_frame()
+        text = b"\n".join([listing.text, *(found.encode() for found in sums)]) + b"\n"
+        part = self.journal.with_name(f"{self.journal.name}.part")
+        part.write_bytes(text)
+        part.rename(self.journal)
+        self.end_journal()
+        self._lines = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, PRIVATE_FILE)
+        self.shelf.begin(tree, sums)
+
+    def begin_unless_same(self, listing: Listing) -> None:
+        """Go on with the blocks that are here, if they are of the same files; else begin anew."""
+        tree = self.shelf.tree
+        if self._lines < 0 or tree is None or tree.listing.text != listing.text:
+            self.begin(listing, [])
+
+    def write(self, block: int, data: bytes, found: str) -> None:
+        """Write the next block."""
+        self.tree.write_block(block, data)
+        self.add(found)
+
+    def add(self, found: str) -> None:
+        """Note that the next block is written."""
+        os.write(self._lines, f"{found}\n".encode())
+        self.shelf.add(found)
+
+    def end(self) -> Listing:
+        """Return the listing of the whole."""
+        self.end_journal()
+        return self.tree.listing
+
+    def end_journal(self) -> None:
+        """Close the journal."""
+        if self._lines >= 0:
+            os.close(self._lines)
+        self._lines = -1

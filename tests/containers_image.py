@@ -1,0 +1,82 @@
+"""An image that costs nothing, a root of 4 KiB whose programs are the host's; and who runs it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+APPTAINER = "HPCKIT_TEST_APPTAINER"
+"""Path of the program, for tests of a real one."""
+HOST = tuple(dict.fromkeys(["/usr", "/opt", sys.prefix, sys.base_prefix, str(Path(__file__).parents[1])]))
+"""What the image's programs need of this machine."""
+
+EXEC = """\
+#!{python}
+import os, sys
+words = sys.argv[1:]
+if words[:1] == ["--version"]:
+    sys.exit(print("apptainer version 0 (a stand-in)"))
+with open({log!r}, "a") as log:
+    print(*words, sep="\\0", file=log)
+place = words.index("exec") + 1
+while words[place].startswith("--"):
+    place += 2 if words[place] == "--bind" else 1
+image, *command = words[place:]
+if not os.path.exists(image):
+    sys.exit("FATAL: no image " + image)
+os.environ.update(PATH=os.defpath, IMAGE=image)
+os.execvp(command[0], command)
+"""
+
+
+def make_image(folder: Path) -> Path:
+    """Make the folders and files that a container needs; only `/IMAGE` is its own."""
+    for name in ("usr", "etc", "proc", "sys", "dev", "tmp", "var/tmp", "home", "root", "opt", "run"):
+        (folder / name).mkdir(parents=True)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (folder / name).symlink_to(f"usr/{name}")
+    (folder / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\n")
+    (folder / "etc/group").write_text("root:x:0:\n")
+    for name in ("etc/hosts", "etc/resolv.conf", "etc/localtime", "IMAGE"):
+        (folder / name).touch()
+    return folder
+
+
+def pack_image(folder: Path, target: Path) -> Path:
+    """Pack an image as a SquashFS file; skips without the program for that."""
+    if shutil.which("mksquashfs") is None:
+        pytest.skip("there is no mksquashfs: apt-get install squashfs-tools")
+    subprocess.run(["mksquashfs", folder, target, "-noappend", "-quiet", "-no-progress"], check=True)
+    return target
+
+
+def stand_in(folder: Path) -> Path:
+    """Write a program that starts words as `apptainer exec` does, without a container."""
+    program = folder / "apptainer"
+    program.write_text(EXEC.format(python=sys.executable, log=str(folder / "started.log")))
+    program.chmod(0o755)
+    return program
+
+
+def find_apptainer() -> str:
+    """Return the path of a real Apptainer; skips without one."""
+    program = os.environ.get(APPTAINER) or shutil.which("apptainer")
+    if program is None:
+        pytest.skip(f"there is no apptainer; {APPTAINER}=PATH names one")
+    return program
+
+
+def container_words(program: str | Path, image: Path) -> tuple[str, ...]:
+    """Return the words of a launch in an image, with this Python."""
+    return (
+        "container=apptainer",
+        f"container.image={image}",
+        f"container.python={sys.executable}",
+        f"container.mounts=[{','.join(HOST)}]",
+        f"cluster.container_bin={program}",
+    )
