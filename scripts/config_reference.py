@@ -22,8 +22,10 @@ from typing import Any
 
 import yaml
 
+from hpckit.features.staging.items import OutItem, StageItem
 from hpckit.model.failure import RESTARTABLE
 from hpckit.model.launch import LaunchConfig
+from hpckit.model.node_setup import Data
 from hpckit.model.stages import DependencyType
 from hpckit.planning.checks.slips import SLURM_ONLY
 from hpckit.planning.stages import STAGE_KEYS, StageSettings
@@ -31,7 +33,17 @@ from hpckit.planning.stages import STAGE_KEYS, StageSettings
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "configuration.md"
 GROUPS = (
-    *("cluster", "resources", "container", "parallel", "checkpoint", "recovery", "preflight", "observe"),
+    *(
+        "cluster",
+        "resources",
+        "container",
+        "data",
+        "parallel",
+        "checkpoint",
+        "recovery",
+        "preflight",
+        "observe",
+    ),
     *("tracker", "notify", "experiment"),
 )
 HEAD = """\
@@ -57,6 +69,12 @@ STAGES = """\
 
 `stages` maps the name of each stage to its keys. Stages follow each other in this order
 ([guide](../guides/stages.md)). A name has small letters, digits and `_`, and begins with a letter.
+"""
+DATA = """\
+## data
+
+What is on a node before its ranks start ([guide](../guides/staging.md)). These keys are there with
+`data=stage` alone. Without it, a key or group of the name `data` is yours.
 """
 RESTARTS = """\
 The causes of `recovery.restarts` are {causes} ([meanings](cli/status.md#causes)).
@@ -84,6 +102,12 @@ def reference() -> str:
         parts += [f"## {name}", inspect.cleandoc(kind.__doc__ or ""), *_table(kind, f"{name}.")]
         if name == "recovery":
             parts.append(RESTARTS.format(causes=_listed(RESTARTABLE)))
+    parts += [
+        DATA,
+        *_table(Data, "data."),
+        *_entries("data.stage", StageItem),
+        *_entries("data.out", OutItem),
+    ]
     parts += [STAGES, *_stages(), OPTIONS]
     for group in GROUPS:
         parts += [f"### {group} options", *_options(group)]
@@ -174,6 +198,8 @@ def _plural(words: str) -> str:
 
 def _default(field: dataclasses.Field[Any], key: str) -> str:
     factory = field.default_factory
+    if field.default is dataclasses.MISSING and factory is dataclasses.MISSING:
+        return "needed"
     built_in = _yaml(field.default if factory is dataclasses.MISSING else factory())
     shipped = _shipped().get(key, _UNSET)
     if shipped is _UNSET or _yaml(shipped) == built_in:
@@ -201,6 +227,15 @@ def _yaml(value: Any) -> str:
     plain = value.value if isinstance(value, Enum) else value
     text: str = yaml.safe_dump(plain, default_flow_style=True, width=1000)
     return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _entries(section: str, kind: type[Any]) -> Iterator[str]:
+    """Yield a table of the keys of each entry of a section."""
+    yield "\n".join(
+        row
+        for row in [*HEADER, *_rows(kind, f"{section}.NAME.")]
+        if not row.startswith(f"| `{section}.NAME.name`")
+    )
 
 
 def _stages() -> Iterator[str]:

@@ -32,6 +32,7 @@ EXACT = (
     "guards",
     "integration/test_campaign.py",
     "integration/test_check.py",
+    "integration/test_containers.py",
     "integration/test_elastic.py",
     "integration/test_faults_disk.py",
     "integration/test_faults_drain.py",

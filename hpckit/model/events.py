@@ -15,6 +15,7 @@ from hpckit.model.failure import Cause, ExitReason, Failure, RankExit
 from hpckit.model.launch import Resources
 from hpckit.model.node_events import (
     AgentJoined,
+    ContainerChecked,
     Event,
     NodeDraining,
     NodeLost,
@@ -33,6 +34,7 @@ from hpckit.values import dataclass
 
 __all__ = [
     "AgentJoined",
+    "ContainerChecked",
     "Event",
     "NodeDraining",
     "NodeLost",
@@ -238,11 +240,10 @@ class CheckpointSaved(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEnded(Event):
-    """All ranks of a round have ended. `failure` is null if all completed.
+    """All ranks of a round have ended. `failure` is null if all completed. `action` is what was decided.
 
-    `first_step` and `step` are the first and the last step that began; `action` is what was
-    decided. `silent_s` is how long there had been no sign of life when a hang, a lost node or the
-    time-out of a collective was noticed.
+    `first_step` and `step` are the first and the last that began. `silent_s` is how long there had been no
+    sign of life when a hang, a lost node or the time-out of a collective was noticed.
     """
 
     kind: ClassVar[str] = "round_ended"
@@ -268,20 +269,6 @@ class RequeueAsked(Event):
     excluded: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerChecked(Event):
-    """What an agent found in its container before its ranks started."""
-
-    kind: ClassVar[str] = "container_checked"
-    node: str
-    python: str
-    torch: str = ""
-    cuda: str = ""
-    seconds: float
-    warnings: tuple[str, ...] = ()
-    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,11 +299,7 @@ class Suspended(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded(Event):
-    """The supervisor's final event of an attempt.
-
-    `reason` says why a run completed early: `pruned`, or `returned at step 40 of 100` if its own
-    code returned; otherwise empty.
-    """
+    """The supervisor's final event. `reason` is `pruned`, or says at which step the run's code returned."""
 
     kind: ClassVar[str] = "attempt_ended"
     state: RunState

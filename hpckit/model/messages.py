@@ -43,7 +43,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello(Message):
-    """Agent → supervisor: this node is here, below these switches, if it knows them.
+    """Agent → supervisor: this node is here, below these switches, in this container.
 
     `satellite` is its job if that is not the run's, `port` where other nodes get data from it. `container` is
     what it found in its container.

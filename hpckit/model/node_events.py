@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from hpckit.model.diagnosis.verdict import Straggler
 from hpckit.model.environment.health import HealthVerdict, NodeInspection
+from hpckit.model.node_setup import ContainerCheck
 from hpckit.model.settings import PreflightLevel
 from hpckit.model.states import DrainAction
 from hpckit.values import dataclass
@@ -99,6 +100,15 @@ class NodesInspected(Event):
         """All nodes, those with findings first."""
         fine = (NodeInspection(node=node, level=self.level, verdict=HealthVerdict.ok) for node in self.fine)
         return *self.troubled, *fine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerChecked(Event):
+    """What an agent found in its container before its ranks started."""
+
+    kind: ClassVar[str] = "container_checked"
+    node: str
+    found: ContainerCheck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,7 +83,7 @@ class KeptData(StrEnum):
     """How long staged data stays on a node."""
 
     job = "job"
-    """until the job ends"""
+    """until the run has ended for good: its next attempt finds it"""
     cache = "cache"
     """for later jobs, up to `data.cache_gb`; the longest unused goes first"""
 

@@ -20,6 +20,9 @@ RANKS_PER_FOLDER = 256
 NCCL_TRACE = "nccl-trace-rank-"
 """What the names of torch's own dumps begin with; torch adds the rank."""
 
+STAGED_DATA = ".hpckit-node"
+"""A file in a folder of staged data, on a node: it says whose the folder is, and that it is no code."""
+
 
 class _Below:
     """A path that has the same name below the folder of each object of a class."""

@@ -31,8 +31,12 @@ FORK_SERVER = "HPCKIT_FORK_SERVER"
 _HIGHEST_STEP = 0xFFFFFFF0
 """Slurm numbers its own steps (batch 4294967291, interactive 4294967290 …) from here upwards."""
 
+STAGED_ENVIRONMENT = "HPCKIT_STAGED_ENVIRONMENT"
+"""For agents: how the environment that they run in came to their node, as JSON."""
+
 _OF_THE_AGENT = (
     TERMINAL,
+    STAGED_ENVIRONMENT,
     FORK_SERVER,
     NOTIFY,
     *TASK_VARIABLES,

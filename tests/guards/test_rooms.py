@@ -59,8 +59,11 @@ SMALL = {
     "cli/commands/maintain/completion": "a verb",
     "cli/commands/maintain/sandbox": "a verb",
     "cli/terminal/progress_bar": "draws; its only user says when",
+    **{
+        f"features/containers/{name}": "a runtime: one file each"
+        for name in ("apptainer", "charliecloud", "podman", "pyxis")
+    },
     "features/exporting/tensorboard_files": "its library is optional",
-    "run_features": "the table by which features take part in runs",
     "runtime/agent/__main__": "what a step of agents runs",
     "runtime/rank/forkserver": "what a fork server runs",
 }

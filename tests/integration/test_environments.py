@@ -60,6 +60,10 @@ def test_ranks_of_all_nodes_and_rounds_import_what_was_packed(
     (launch,) = (path.parent for path in project.outputs.glob("*/launch.json"))
     (log,) = launch.glob("runs/*/attempts/*/agents.log")
     assert log.read_text().count("its own path") == 2
+    staged = status["runs"][0]["staged"]
+    assert [(one["name"], one["how"]) for one in staged] == [
+        ("environment", "mounted" if how == "squashfs" else "copied")
+    ] * 2
     rows = project.json("results")
     assert "2.0" not in str(rows)
     until(lambda: not list((tmp_path / "scratch").rglob("*.sqsh")))

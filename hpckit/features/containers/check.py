@@ -1,7 +1,8 @@
-"""What an agent looks at in its container before ranks start: in a tenth of a second, without torch.
+"""What an agent looks at in its container before ranks start; and why it did not come to that.
 
-A problem is what no rank could run with. What may only be slow, or fail later, is a warning. Preflight looks
-at GPUs and networks further, also from inside.
+It takes some milliseconds, and imports no torch. A problem is what no rank could run with. What may only be
+slow, or fail later, is a warning. Preflight looks at GPUs and networks further, also from inside. If an agent
+ended before it could speak, its image is asked for the reason, from outside.
 """
 
 from __future__ import annotations
@@ -11,18 +12,36 @@ import os
 import platform
 import re
 import resource
+import subprocess  # noqa: TID251  # the container's program, a second time
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from hpckit.errors import ContainerError
 from hpckit.model.cluster.gpus_asked import requested_gpus_per_node
 from hpckit.model.launch import DeviceKind, LaunchConfig
 from hpckit.model.node_setup import ContainerCheck
 from hpckit.observe.sysfs import find_infiniband_ports, list_folder, read_small_file
 from hpckit.patterns import lazy_pattern
 from hpckit.record.launches import Launch, configured_checkpoint_dir
+
+_PATIENCE_S = 20.0
+_OLDEST = (3, 11)
+_NAMED = "hpckit-python"
+_ASK = f"import sys; print('{_NAMED}', *sys.version_info[:2])"
+
+_HINTS = {
+    "/dev/fuse": "take an unpacked folder as image, or ask for a /dev/fuse that users may open",
+    "Requesting capability": "as root without all capabilities: container.options=[--userns], or --no-privs",
+    "user namespace": "ask for user namespaces, or for a runtime that is installed setuid",
+    "could not create character device": "pack the image again without its /dev: mksquashfs … -e dev",
+    "exec format error": "the image is for another architecture than the node",
+    "executable file not found": "name the image's Python: container.python=PATH; agents need 3.11 or later",
+    "No such file or directory": "name the image's Python: container.python=PATH; agents need 3.11 or later",
+}
+"""What runtimes print, and what to do."""
 
 _VERSION = lazy_pattern(r"^__version__ = '([^']*)'", re.MULTILINE)
 _CUDA = lazy_pattern(r"^(cuda|hip)(?:: .*)? = '([^']*)'", re.MULTILINE)
@@ -37,7 +56,7 @@ def check_inside(
     """Return what this container is, and what is wrong with it for a run."""
     began = time.monotonic()
     torch, cuda = read_torch_version()
-    problem, hint = _find_problem(image, settings, torch, cuda, root)
+    problem, hint = find_problem(image, settings, torch, cuda, root)
     return ContainerCheck(
         python=platform.python_version(),
         torch=torch,
@@ -64,7 +83,7 @@ def read_torch_version() -> tuple[str, str]:
     return version[1] if version else "unknown", words
 
 
-def _find_problem(image: str, settings: LaunchConfig, torch: str, cuda: str, root: Path) -> tuple[str, str]:
+def find_problem(image: str, settings: LaunchConfig, torch: str, cuda: str, root: Path) -> tuple[str, str]:
     """Return what no rank could run with, and what to do; empty if nothing."""
     if settings.entry_point is None:
         return "", ""  # a command brings what it needs
@@ -94,7 +113,7 @@ def _find_warnings(launch: Launch, settings: LaunchConfig, cuda: str, root: Path
             f"the driver is for CUDA {driver[0]}.{driver[1]}, and torch in the image for {cuda}: take an "
             "older image, or one with the package cuda-compat"
         )
-    yield from _find_network_warnings(settings, root)
+    yield from find_network_warnings(settings, root)
     for folder in ("/dev/shm", tempfile.gettempdir()):  # noqa: S108  # only its size is read
         seen = os.statvfs(folder)
         if (size := seen.f_blocks * seen.f_frsize) < _GIB:
@@ -107,7 +126,8 @@ def _find_warnings(launch: Launch, settings: LaunchConfig, cuda: str, root: Path
             yield f"{key} is not in the container: {path}; add it: container.mounts=[{path}]"
 
 
-def _find_network_warnings(settings: LaunchConfig, root: Path) -> Iterator[str]:
+def find_network_warnings(settings: LaunchConfig, root: Path) -> Iterator[str]:
+    """Yield why networks between nodes would be slow from inside."""
     fabric = settings.cluster.fabric
     if fabric == "infiniband" or (fabric is None and find_infiniband_ports(root)):
         if not _can_load("libibverbs.so.1"):
@@ -135,3 +155,33 @@ def _read_driver_cuda() -> tuple[int, int] | None:
     except (OSError, AttributeError):
         return None
     return None if failed else (number.value // 1000, number.value % 1000 // 10)
+
+
+def explain_failed_start(image: str, python: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Raise ContainerError if these words start no Python that an agent can use."""
+    try:
+        done = subprocess.run(
+            [*python, "-c", _ASK],
+            env=dict(environ),
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            timeout=_PATIENCE_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = getattr(error, "strerror", None) or f"it took longer than {_PATIENCE_S:g} s"
+        raise ContainerError(f"{Path(python[0]).name} does not start {image}: {why}") from error
+    versions = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith(_NAMED)]
+    if not versions:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        text = "; ".join(said[-3:]) or f"exit code {done.returncode}"
+        hint = next((hint for mark, hint in _HINTS.items() if mark.lower() in text.lower()), "")
+        raise ContainerError(f"{python[-1]} does not start in {image}: {text}", hint=hint)
+    found = tuple(map(int, versions[-1]))
+    if found < _OLDEST:
+        raise ContainerError(
+            f"{python[-1]} in {image} is {'.'.join(map(str, found))}, and agents need 3.11 or later",
+            hint="take another image or container.python, or for a command container.inside=command",
+        )

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.errors import ConfigError, ContainerError
-from hpckit.features.containers.check import check_inside
+from hpckit.features.containers.check import check_inside, explain_failed_start
 from hpckit.features.containers.digests import compute_digest, find_digest, read_stamp
-from hpckit.features.containers.failed_start import explain_failed_start
 from hpckit.features.containers.runtimes import (
     BUILD_WORDS,
     OF_RANKS,
@@ -178,7 +177,7 @@ def check_image(container: FrozenContainer) -> None:
     if digest != container.digest:
         raise ContainerError(
             f"image {container.file} is {digest} now; the launch was frozen with {container.digest}",
-            hint="launch anew, or keep images by digest (cluster.image_dir)",
+            hint="launch again, or keep images by digest (cluster.image_dir)",
         )
 
 

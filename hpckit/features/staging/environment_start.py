@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import subprocess  # noqa: TID251  # the programs that unpack
@@ -19,15 +20,20 @@ from pathlib import Path
 
 from hpckit.errors import FrozenFolderError, RunError
 from hpckit.features.staging.environment import FOLDER, Packed
+from hpckit.features.staging.place import NodeDataError, check_room
 from hpckit.features.staging.private_mounts import can_mount_images, show_folders_at_paths
-from hpckit.model.node_setup import Data, KeptData
+from hpckit.model.node_setup import Data, KeptData, StagedData
+from hpckit.model.plain import to_plain
 from hpckit.record.remove import remove_path
 from hpckit.record.store import make_private_folder
-from hpckit.runtime.environ import find_node_name
+from hpckit.runtime.environ import STAGED_ENVIRONMENT, find_node_name
 from hpckit.values import dataclass
 
 _GB = 1e9
 _QUOTED = 400
+_ELSEWHERE = (
+    "cluster.node_scratch and data.dir name folders on the node's own disk; data.margin_gb stays free"
+)
 _LOOK_S = 0.1
 
 
@@ -55,24 +61,33 @@ class NodeEnvironment:
         """Whether this node mounts the file, instead of unpacking it."""
         return self.image.suffix == ".sqsh" and can_mount_images()
 
-    def start(self, words: Sequence[str]) -> list[str]:
+    def start(self, words: Sequence[str], environ: dict[str, str]) -> list[str]:
         """Return the words that start the agent from this node's environment; raises RunError.
 
-        `words` are those that start it from the shared one.
+        `words` are those that start it from the shared one. Its variables, `environ`, say what was done.
         """
         begin = time.monotonic()
         try:
             kept = self._bring_and_hold()
             seconds = time.monotonic() - begin
             where, words = self._choose_start(list(words))
+        except NodeDataError as error:
+            raise RunError(f"node {find_node_name()}: {error}", hint=_ELSEWHERE) from error
         except OSError as error:
             raise RunError(
                 f"node {find_node_name()} cannot bring {self.source} to {self.folder}: "
                 f"{error.strerror or error}",
-                hint="is the node's disk full? cluster.node_scratch and data.dir name other folders",
+                hint=_ELSEWHERE,
             ) from error
-        how = "was there" if kept else f"{self.packed.size_bytes / _GB:.2f} GB came in {seconds:.1f} s"
-        sys.stderr.write(f"hpckit: environment {self.packed.key} on {find_node_name()}: {how}, {where}\n")
+        staged = StagedData(
+            node=find_node_name(),
+            name="environment",
+            bytes=self.packed.size_bytes,
+            seconds=round(seconds, 3),
+            how="kept" if kept else "mounted" if self.mounted else "copied",
+        )
+        environ[STAGED_ENVIRONMENT] = json.dumps(to_plain(staged))
+        sys.stderr.write(f"hpckit: environment {self.packed.key} on {staged.node}: {staged.how}, {where}\n")
         return words
 
     def _choose_start(self, words: list[str]) -> tuple[str, list[str]]:
@@ -82,7 +97,7 @@ class NodeEnvironment:
             if self.mounted:
                 source = make_private_folder(self.folder / f"{self.packed.key}.mount")
                 show_folders_at_paths(targets, source, self.image)
-                return "mounted at its own path", words
+                return "shown at its own path", words
             show_folders_at_paths(targets, source)
         except OSError as error:
             if not self.unpacked.exists():
@@ -114,6 +129,8 @@ class NodeEnvironment:
                 continue
             if not wanted.exists():
                 kept = False
+                size = self.packed.size_bytes if self.mounted else self.packed.unpacked_bytes
+                check_room(self.folder, size, int(self.data.margin_gb * _GB), "environment")
                 self._copy() if self.mounted else self._unpack()
         os.utime(lock)
         if self.data.keep is KeptData.job:
@@ -134,7 +151,7 @@ class NodeEnvironment:
         except OSError as error:
             raise FrozenFolderError(
                 f"the packed environment {self.source} cannot be read: {error.strerror}",
-                hint="launch again: it is packed anew",
+                hint="launch again, which packs it again",
             ) from error
         if size != self.packed.size_bytes:
             raise RunError(

@@ -20,7 +20,7 @@ from hpckit.features.staging.lock_files import (
     find_locked_environment,
 )
 from hpckit.features.staging.node import NodeData, read_frozen_sources
-from hpckit.features.staging.node_folder import find_node_folder
+from hpckit.features.staging.place import NodeDataError, choose_folder, claim_for_node
 from hpckit.features.staging.plan import Rates, assign_providers, is_tree_better
 from hpckit.features.staging.sources import freeze_sources
 from hpckit.model.launch import ClusterKind, LaunchConfig
@@ -153,20 +153,31 @@ def start_agent(
         return words
     if data.environment is not PackedEnvironment.none:
         packed = from_plain(Packed, read_json_object(launch.paths.environment)["packed"])
-        needed = packed.size_bytes + packed.unpacked_bytes
-        folder = find_node_folder(data, settings.cluster, environ, needed)
+        folder = _open_node_folder(data, settings, environ, packed.size_bytes)
         environment = NodeEnvironment(
             packed=packed,
             source=launch.folder / packed.file,
             folder=folder / FOLDER / data.keep.value,
             data=data,
         )
-        words = environment.start(words)
+        words = environment.start(words, environ)
     with contextlib.suppress(RunError):  # without a folder caches are where they usually are
-        folder = find_node_folder(data, settings.cluster, environ, 0) / "caches"
-        name = f"{launch.id}.{index}.{find_node_name()}"
+        folder = _open_node_folder(data, settings, environ, 0) / "caches"
+        name = f"{launch.id}.{index}"
         caches = CompileCaches(folder=folder / name, carried=launch.paths.run(index).compile_caches)
         saves = rank_info(environ).rank == 0 and SATELLITE not in environ
         own = {**launch.cluster.env, **settings.env}
         caches.begin(environ, own, saves=saves, keeps=data.keep is KeptData.cache)
     return words
+
+
+def _open_node_folder(data: Data, settings: LaunchConfig, environ: Mapping[str, str], needed: int) -> Path:
+    node = find_node_name()
+    try:
+        folder = choose_folder(data.dir, settings.cluster.node_scratch, environ, needed)
+        return claim_for_node(folder, node)
+    except NodeDataError as error:
+        raise RunError(
+            f"node {node} has no folder for its environment: {error}",
+            hint="name folders on the node's own disk: cluster.node_scratch or data.dir",
+        ) from error

@@ -34,26 +34,37 @@ class How(StrEnum):
     """What becomes of a source on a node."""
 
     auto = "auto"
+    """a `.tar` is extracted, a `.sqsh` or `.squashfs` mounted, all else copied"""
     copy = "copy"
+    """a copy as it is"""
     extract = "extract"
+    """a folder with what the tar file has"""
     mount = "mount"
+    """a folder, by squashfuse or the kernel"""
     link = "link"
+    """no copy: where the source is"""
 
 
 class Verify(StrEnum):
-    """By what a copy is checked; auto: sha256 up to 50 GB, then crc32."""
+    """By what a copy is checked."""
 
     auto = "auto"
+    """sha256 up to 50 GB, then crc32, at half the cost"""
     size = "size"
+    """its size alone"""
     crc32 = "crc32"
+    """finds what a disk or a network has changed"""
     sha256 = "sha256"
+    """finds what anybody has changed"""
 
 
 class Needed(StrEnum):
-    """Whether ranks wait for it, or start meanwhile."""
+    """When it is needed."""
 
     start = "start"
+    """ranks wait for it"""
     background = "background"
+    """ranks start meanwhile; `run.data("NAME")` waits"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,20 +72,29 @@ class StageItem:
     """One entry of `data.stage`."""
 
     name: str
+    """Its name, in `$HPCKIT_DATA_NAME` and `run.data`."""
     source: str
+    """A file or folder, `s3://BUCKET/KEY`, or `hf://ORG/NAME@REVISION`."""
     how: How = How.auto
+    """What becomes of it on a node."""
     verify: Verify = Verify.auto
+    """By what a copy is checked."""
     needed: Needed = Needed.start
+    """When it is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutItem:
-    """One entry of `data.out`: a folder of the node, and where below the run's folder it goes."""
+    """One entry of `data.out`: a folder of the node, and where it goes."""
 
     name: str
+    """Its name, in `$HPCKIT_OUT_NAME`."""
     source: str | None = None
+    """Folder below the run's own on the node. Null: of its name."""
     to: str | None = None
+    """Folder below the run's, which gets one for each node. Null: `out/NAME`."""
     every_s: float = 300.0
+    """New files are copied so often, and at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,7 +161,7 @@ def _run(words: list[str], environ: Mapping[str, str], locked: LockedEnvironment
     if done.returncode and "--check" in words:
         if _OUT_OF_DATE in said:
             raise ConfigError(
-                f"{locked.lock} does not fit pyproject.toml any more: {said}", hint="update it: uv lock"
+                f"{locked.lock} is older than pyproject.toml: {said}", hint="update it: uv lock"
             )
         return  # without a network it cannot be told
     if done.returncode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -17,7 +18,9 @@ from hpckit.features.staging.items import FrozenSource, How, Kind, Needed, Stage
 from hpckit.features.staging.mounting import mount_squashfs, unmount
 from hpckit.features.staging.out import OutCopier
 from hpckit.features.staging.place import (
+    JOB,
     MANIFEST,
+    OWNER,
     NodeDataError,
     choose_folder,
     claim_for_node,
@@ -33,8 +36,9 @@ from hpckit.model.plain import from_plain
 from hpckit.model.states import RunState
 from hpckit.record.launches import load_launch, read_run_records
 from hpckit.record.layout import LaunchPaths
-from hpckit.record.store import make_private_folder, read_json
+from hpckit.record.store import make_private_folder, read_json, write_text_atomically
 from hpckit.run_features import NodeContext
+from hpckit.runtime.environ import STAGED_ENVIRONMENT
 
 _ENDED = (RunState.completed, RunState.failed, RunState.cancelled)
 
@@ -54,6 +58,8 @@ class NodeData:
         self.out = OutCopier(outs, context)
         self._stopped, self._used = threading.Event(), list[int]()
         self._staged = dict[str, StagedData]()
+        if (environment := context.environ.get(STAGED_ENVIRONMENT)) is not None:
+            self._staged["environment"] = from_plain(StagedData, json.loads(environment))
         self._mounts = dict[Path, subprocess.Popen[bytes] | None]()
         self._folder: Path | None = None
         self._working: threading.Thread | None = None
@@ -110,14 +116,20 @@ class NodeData:
             candidates = self.context.settings.cluster.node_scratch
             folder = choose_folder(self.settings.dir, candidates, self.context.environ, needed)
             self._folder = claim_for_node(folder, self.context.node)
-            remove_leftovers(self._folder, _has_run_ended)
+            environ = self.context.environ
+            remove_leftovers(self._folder, _has_run_ended, lambda mount: unmount(mount, environ))
             make_private_folder(self._job_folder)
+            write_text_atomically(self._job_folder / OWNER, json.dumps(self._owner))
         return self._folder
+
+    @property
+    def _owner(self) -> dict[str, Any]:
+        return {"launch": str(self.context.launch.folder), "run": self.context.index}
 
     @property
     def _job_folder(self) -> Path:
         assert self._folder is not None, "opened first"  # noqa: S101
-        return self._folder / f".job-{self.context.launch.id}-{self.context.index}"
+        return self._folder / f"{JOB}{self.context.launch.id}-{self.context.index}"
 
     def _stage(self, item: StageItem, folder: Path, providers: tuple[str, ...]) -> None:
         if item.name in self._staged:
@@ -137,7 +149,8 @@ class NodeData:
             _link(hub / source.base_name, path.parents[1])
         (self._job_folder / f"{item.name}.failed").unlink(missing_ok=True)
         _link(self._job_folder / item.name, path)
-        size = source.bytes or sum(stager.shelf.tree.listing.bytes for _ in "1" if stager.shelf.tree)
+        tree = stager.shelf.tree
+        size = source.bytes or (0 if tree is None else tree.listing.bytes)
         self._staged[item.name] = StagedData(
             node=self.context.node,
             name=item.name,
@@ -153,7 +166,7 @@ class NodeData:
             source=source,
             folder=folder,
             settings=self.settings,
-            owner={"launch": str(self.context.launch.folder), "run": self.context.index},
+            owner=self._owner,
             shelf=self.shelves[source.id],
             key=derive_key(self.context.secret),
             environ=self.context.environ,
@@ -205,7 +218,7 @@ def read_frozen_sources(paths: LaunchPaths) -> dict[str, FrozenSource]:
         return {text: from_plain(FrozenSource, source) for text, source in record["sources"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FrozenFolderError(
-            f"{paths.folder}/stage.json cannot be read: {error}", hint="launch anew"
+            f"{paths.folder}/stage.json cannot be read: {error}", hint="launch it again"
         ) from error
 
 

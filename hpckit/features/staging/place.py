@@ -17,6 +17,7 @@ from string import Template
 from typing import Any
 
 from hpckit.model.failure import Cause
+from hpckit.record.layout import STAGED_DATA
 from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, write_text_atomically
 
 _SHARED_TYPES = frozenset(
@@ -24,8 +25,9 @@ _SHARED_TYPES = frozenset(
     | {"pvfs2", "orangefs", "afs", "9p", "virtiofs", "ocfs2", "gfs2", "daos"}
 )
 _OWN_FUSE = frozenset({"fuse.fuse-overlayfs", "fuse.squashfuse", "fuseblk"})
-_NODE = ".hpckit-node"
 MANIFEST = ".manifest"
+JOB, OWNER = ".job-", "owner.json"
+"""What the folder of a run on a node begins with, and its file of who it is."""
 
 
 class NodeDataError(Exception):
@@ -138,14 +140,14 @@ def claim_for_node(folder: Path, node: str) -> Path:
     folder that a node on another machine has is shared, whatever its file system says.
     """
     own = {"node": node, "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip()}
-    with hold_lock(folder / f"{_NODE}.lock"):
+    with hold_lock(folder / f"{STAGED_DATA}.lock"):
         try:
-            first = json.loads((folder / _NODE).read_text())
+            first = json.loads((folder / STAGED_DATA).read_text())
         except (OSError, ValueError):
             first = {}
         if first.get("node") in (None, node):
             if first != own:
-                write_text_atomically(folder / _NODE, json.dumps(own))
+                write_text_atomically(folder / STAGED_DATA, json.dumps(own))
             return folder
     if first.get("boot") != own["boot"]:
         raise NodeDataError(
@@ -234,12 +236,19 @@ def evict_copies(folder: Path, most: float, room_for: int, kept: str) -> None:
             total -= size
 
 
-def remove_leftovers(folder: Path, has_ended: Callable[[Mapping[str, Any]], bool]) -> None:
+def remove_leftovers(
+    folder: Path, has_ended: Callable[[Mapping[str, Any]], bool], unmount: Callable[[Path], object]
+) -> None:
     """Remove what killed agents have left behind: copies of runs that have ended for good."""
     for path in folder.glob(f"*{MANIFEST}"):
         manifest = read_manifest(path)
         if manifest is not None and manifest.get("keep") == "job" and has_ended(manifest.get("for") or {}):
             remove_copy(path)
+    for job in folder.glob(f"{JOB}*"):
+        if has_ended(read_manifest(job / OWNER) or {}):
+            for mount in (job / "mnt").glob("*"):
+                unmount(mount)
+            shutil.rmtree(job, ignore_errors=True)
     for part in folder.glob("*.gone"):
         shutil.rmtree(part, ignore_errors=True)
     for part in folder.glob("*.partial"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import os
 import shutil
 import tarfile
 import threading
@@ -16,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from hpckit.features.staging.filling import Filling
 from hpckit.features.staging.items import (
     FrozenSource,
     How,
@@ -49,7 +49,7 @@ from hpckit.features.staging.sources import read_source
 from hpckit.features.staging.transfer import ProviderLostError, Shelf, receive_listing_and_blocks
 from hpckit.model.failure import Cause
 from hpckit.model.node_setup import Data, KeptData
-from hpckit.record.store import PRIVATE_FILE, make_private_folder, write_text_atomically
+from hpckit.record.store import make_private_folder, write_text_atomically
 from hpckit.values import dataclass, field
 
 _AT_A_TIME = 4
@@ -244,7 +244,7 @@ class Stager:
 
     def _fill(self, partial: Path, listing: Listing | None, sums: list[str]) -> Listing:
         """Get all blocks that are missing: from other nodes, nearest first, in the end from the source."""
-        filling = _Filling(partial=partial, journal=self._beside(".blocks"), shelf=self.shelf)
+        filling = Filling(partial=partial, journal=self._beside(".blocks"), shelf=self.shelf)
         if listing is not None:
             filling.begin(listing, sums)
         for address in self.providers:
@@ -257,7 +257,7 @@ class Stager:
         self._fill_from_source(filling)
         return filling.end()
 
-    def _fill_from_node(self, address: str, filling: _Filling) -> None:
+    def _fill_from_node(self, address: str, filling: Filling) -> None:
         blocks = receive_listing_and_blocks(
             address, self.key, self.source.id, self._verify, lambda: len(self.shelf.sums)
         )
@@ -269,7 +269,7 @@ class Stager:
             else:
                 filling.write(*got)
 
-    def _fill_from_source(self, filling: _Filling) -> None:
+    def _fill_from_source(self, filling: Filling) -> None:
         if self.source.kind in (Kind.file, Kind.folder):
             place = Path(self.source.place)
             listing = self._check_source()
@@ -304,7 +304,7 @@ class Stager:
             raise NodeDataError(
                 Cause.data_refused,
                 f"{self.source.place} has changed since the launch ({self.source.bytes} bytes then, "
-                f"{found.bytes} now): launch anew",
+                f"{found.bytes} now): launch it again",
             )
         return listing
 
@@ -366,58 +366,3 @@ class Stager:
         """Remove the tar file as soon as no other node is getting it from here."""
         self.shelf.end_when_unused()
         shutil.rmtree(partial, ignore_errors=True)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Filling:
-    """A partial copy that grows block by block, with a line for each in its journal."""
-
-    partial: Path
-    journal: Path
-    shelf: Shelf
-    _lines: int = field(default=-1, init=False)
-
-    @property
-    def tree(self) -> Tree:
-        """The files."""
-        assert self.shelf.tree is not None, "begun"  # noqa: S101
-        return self.shelf.tree
-
-    def begin(self, listing: Listing, sums: list[str]) -> None:
-        """Go on from these blocks."""
-        tree = Tree(self.partial, listing)
-        tree.make_frame()
-        text = b"\n".join([listing.text, *(found.encode() for found in sums)]) + b"\n"
-        part = self.journal.with_name(f"{self.journal.name}.part")
-        part.write_bytes(text)
-        part.rename(self.journal)
-        self.end_journal()
-        self._lines = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, PRIVATE_FILE)
-        self.shelf.begin(tree, sums)
-
-    def begin_unless_same(self, listing: Listing) -> None:
-        """Go on with the blocks that are here, if they are of the same files; else begin anew."""
-        tree = self.shelf.tree
-        if self._lines < 0 or tree is None or tree.listing.text != listing.text:
-            self.begin(listing, [])
-
-    def write(self, block: int, data: bytes, found: str) -> None:
-        """Write the next block."""
-        self.tree.write_block(block, data)
-        self.add(found)
-
-    def add(self, found: str) -> None:
-        """Note that the next block is written."""
-        os.write(self._lines, f"{found}\n".encode())
-        self.shelf.add(found)
-
-    def end(self) -> Listing:
-        """Return the listing of the whole."""
-        self.end_journal()
-        return self.tree.listing
-
-    def end_journal(self) -> None:
-        """Close the journal."""
-        if self._lines >= 0:
-            os.close(self._lines)
-        self._lines = -1

@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from hpckit.errors import SnapshotError
 from hpckit.model.plain import attributes_to_json
 from hpckit.model.settings import Code
+from hpckit.record.layout import STAGED_DATA
 from hpckit.record.snapshot.git import Git, GitState
 from hpckit.record.snapshot.secrets import (
     holds_private_key,
@@ -224,6 +225,7 @@ def is_non_code_folder(folder: Path) -> bool:
     return (
         folder.name in _CACHES
         or (folder / "pyvenv.cfg").is_file()
+        or (folder / STAGED_DATA).is_file()
         or (folder / "conda-meta").is_dir()
         or (folder / EXPORT_MARK).is_file()
         or ((folder / "launch.json").is_file() and (folder / "runs").is_dir())

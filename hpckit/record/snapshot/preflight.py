@@ -107,10 +107,6 @@ class Machine:
         """Whether ranks use the same Python as this process."""
         return Path(self.plan.python) == Path(sys.executable) and not self.plan.containers
 
-    @property
-    def _where(self) -> str:
-        return "the image" if self.plan.containers else self.plan.python
-
     @cached_property
     def _project_folders(self) -> Mapping[WorkingFolder, named_paths.ProjectFolder]:
         """The project's folder, by the folder that runs start in."""
@@ -187,9 +183,7 @@ class Machine:
         elif settings.command is not None:
             words = split_command(settings.command)
             project = self._project_folders[settings.runtime.cwd]
-            if self.plan.containers:
-                self.unchecked.append(f"command {words[0]}: whether the image has it was not looked at")
-            else:
+            if not self.plan.containers:  # whose programs this machine cannot look at
                 yield from self._find_command_problems(words, settings.env, in_place=project.in_place)
             yield from script_imports.find_multi_rank_problems(
                 words, settings.resources, self._find_program_or_script, self._cached_script_reader
@@ -206,8 +200,7 @@ class Machine:
                 f"your function needs PyTorch, but {self.plan.python} does not have it",
                 "pip install '.[train]' in hpckit's checkout, or set cluster.python to a Python that has it",
             )
-        installed = self.uses_this_python or name.startswith("hpckit.")  # which containers have, too
-        module = find_module(name, folders, installed=installed)
+        module = find_module(name, folders, installed=self.uses_this_python or name.startswith("hpckit."))
         if module is None:
             yield from self._report_missing_module(text, name, folders)
         elif module.file is not None and (
@@ -222,7 +215,7 @@ class Machine:
         if not self.uses_this_python:
             self.unchecked.append(
                 f"entry_point {text}: {name} is not in the project ({looked}); whether "
-                f"{self._where} has it installed was not looked at"
+                f"{'the image' if self.plan.containers else self.plan.python} has it was not looked at"
             )
             return
         yield build_error_finding(

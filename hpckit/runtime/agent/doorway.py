@@ -4,7 +4,7 @@ Run on the host as `python -m hpckit.runtime.agent.doorway LAUNCH RUN ATTEMPT`, 
 hook `start_agent(*, launch, index, attempt, settings, config, words, environ) -> list[str]`. Each one gets
 the words that start the agent so far, may prepare this node and change the variables, and returns the words.
 It may raise HpckitError. So may `explain_agent_end(*, launch, index, words, environ)`, which is called if the
-agent soon ended with a failure, and this process had no signal. Only a process on the host can ask Slurm for
+agent soon ended with a failure, and by no signal. Only a process on the host can ask Slurm for
 something, and end what a container's program leaves behind. This module imports no feature by itself.
 """
 
@@ -146,7 +146,8 @@ def start_agent(arguments: Sequence[str]) -> int:
         code = child.run(words, environ)
     finally:
         end_orphans(grace_s=_LEAVE_S)
-    if code not in {0, SUPERVISOR_LOST} and not child.heard and time.monotonic() - began < _EARLY_S:
+    by_signal = child.heard or _SHELL_SIGNAL < code <= _SHELL_SIGNAL + signal.NSIG
+    if not (code in {0, SUPERVISOR_LOST} or by_signal) and time.monotonic() - began < _EARLY_S:
         for hook in find_run_hooks(settings, config, "explain_agent_end"):
             hook(launch=launch, index=index, words=words, environ=environ)
     if code == SUPERVISOR_LOST:

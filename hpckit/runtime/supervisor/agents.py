@@ -13,9 +13,8 @@ from typing import Any
 
 from hpckit.errors import ChannelError
 from hpckit.model import events, messages
-from hpckit.model.failure import CONTAINER_UNUSABLE, Cause, Failure
+from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import LaunchConfig
-from hpckit.model.node_setup import ContainerCheck
 from hpckit.planning.recovery.loss import build_missing_agents_failure
 from hpckit.planning.rounds.round_turns import AgentLost
 from hpckit.record.layout import AttemptPaths
@@ -31,7 +30,7 @@ from hpckit.runtime.supervisor.callers import SPARE_FILES, AgentListener
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.patience import retry_transient_file_errors
 from hpckit.runtime.threads import await_with_limit, run_in_thread, start_task_fatal_on_error
-from hpckit.values import dataclass, field, field_names, replace
+from hpckit.values import dataclass, field, replace
 
 _SHELL_SIGNAL = 128
 _NOTICE_S = 2.0
@@ -106,7 +105,10 @@ class Agents:
             hello = await channel.receive()
         except (ChannelError, OSError):
             hello = None
-        if isinstance(hello, messages.Hello) and self._is_container_refused(hello):
+        found = hello.container if isinstance(hello, messages.Hello) else None
+        if isinstance(hello, messages.Hello) and found is not None:
+            self._refused = self.journal.record_container_check(hello.node, found) or self._refused
+        if found is not None and found.problem:
             self._arrived.set()
         elif isinstance(hello, messages.Hello) and hello.satellite is not None:
             await self._admit_satellite(channel, hello)
@@ -122,20 +124,6 @@ class Agents:
             self._refused = Failure(cause=Cause.agents_missing, message=words)
             self._arrived.set()
         await channel.close()
-
-    def _is_container_refused(self, hello: messages.Hello) -> bool:
-        """Record what a node found in its container; return whether its ranks cannot run there."""
-        found = hello.container
-        if found is None:
-            return False
-        told = {name: getattr(found, name) for name in field_names(ContainerCheck) if name != "hint"}
-        self.journal.record_event(events.ContainerChecked(at=now(), node=hello.node, **told))
-        for warning in found.warnings:
-            self.journal.record_event(events.Warned(at=now(), message=f"{hello.node}: {warning}"))
-        if found.problem:
-            words = f"node {hello.node} {CONTAINER_UNUSABLE}: {found.problem}\n  {found.hint}"
-            self._refused = Failure(cause=Cause.container, message=words, signature=Cause.container)
-        return bool(found.problem)
 
     async def _admit_satellite(self, channel: tcp.Channel, hello: messages.Hello) -> None:
         """Take a node of another job in, behind all nodes of the run's own."""

@@ -1,6 +1,6 @@
 """Has agents prepare their nodes before ranks start there, and bring results out at the end.
 
-What that is, a feature knows (`hpckit.run_features`); which node is too slow, planning.preparation.
+What that is, a feature knows (`hpckit.run_features`); which node is too slow, planning.recovery.
 Without such a feature nothing is sent, and nothing is waited for.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from hpckit.model import events, messages
 from hpckit.model.failure import Cause, Failure
-from hpckit.planning.preparation import SLOW_FACTOR, build_preparation_failure, find_slow_nodes
+from hpckit.planning.recovery.loss import SLOW_FACTOR, build_preparation_failure, find_slow_nodes
 from hpckit.record.launches import load_run_settings
 from hpckit.run_features import find_run_hooks
 from hpckit.runtime.assignment import Assignment

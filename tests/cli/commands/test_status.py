@@ -137,6 +137,7 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
         "total_steps": None,
         "satellites": [],
         "preflight": [],
+        "staged": [],
         "grown": [],
         "telemetry": {
             "gpu_utilization": None,

@@ -17,7 +17,7 @@ import pytest
 from waiting import until
 
 from hpckit.context import Context
-from hpckit.errors import ConfigError, RunError
+from hpckit.errors import ConfigError
 from hpckit.features.staging.environment import (
     FOLDER,
     EnvironmentFolders,
@@ -25,9 +25,7 @@ from hpckit.features.staging.environment import (
     find_environment_folders,
     pack_environment,
 )
-from hpckit.features.staging.node_folder import find_node_folder
-from hpckit.model.launch import Cluster
-from hpckit.model.node_setup import Data, PackedEnvironment
+from hpckit.model.node_setup import PackedEnvironment
 from hpckit.model.plain import to_plain
 
 ON_NODE = """
@@ -45,10 +43,10 @@ if told["without"] == "namespaces":
         raise OSError("no namespaces")
     start.show_folders_at_paths = refuse
 packed = Packed(**told["packed"])
-data, folder = Data(keep=KeptData(told["keep"])), Path(told["folder"])
+data, folder = Data(keep=KeptData(told["keep"]), margin_gb=told["margin_gb"]), Path(told["folder"])
 environment = start.NodeEnvironment(packed=packed, source=Path(told["source"]), folder=folder, data=data)
 environ = dict(os.environ)
-words = environment.start([packed.python, "-I", *told["words"]])
+words = environment.start([packed.python, "-I", *told["words"]], environ)
 sys.exit(subprocess.run(words, env=environ).returncode)
 """
 SAY = """
@@ -89,7 +87,9 @@ def pack(venv: Path, outputs: Path, how: PackedEnvironment = PackedEnvironment.a
     return pack_environment(found, outputs, how, context)
 
 
-def node(packed: Packed, outputs: Path, *words: str, keep: str = "job", without: str = "") -> list[Any]:
+def node(
+    packed: Packed, outputs: Path, *words: str, keep: str = "job", without: str = "", margin_gb: float = 0
+) -> list[Any]:
     """Return the words that start a node's process from the packed environment."""
     told = {
         "packed": to_plain(packed),
@@ -97,6 +97,7 @@ def node(packed: Packed, outputs: Path, *words: str, keep: str = "job", without:
         "folder": str(outputs.parent / "node"),
         "keep": keep,
         "without": without,
+        "margin_gb": margin_gb,
         "words": words,
     }
     return [sys.executable, "-c", ON_NODE, json.dumps(told)]
@@ -221,22 +222,10 @@ def test_the_systems_python_is_refused() -> None:
         find_environment_folders("/usr/bin/python3", os.environ)
 
 
-def test_a_folder_without_room_or_not_there_is_named(tmp_path: Path) -> None:
-    """The error says of each folder what is wrong with it."""
-    cluster = Cluster(node_scratch=["$UNSET_HERE/x", str(tmp_path / "no"), str(tmp_path)])
-    with pytest.raises(RunError) as caught:
-        find_node_folder(Data(margin_gb=10**9), cluster, {}, 0)
-    assert f"{tmp_path / 'no'} is not a folder there" in caught.value.message
-    assert f"{tmp_path} has" in caught.value.message
-    assert "UNSET" not in caught.value.message
-    folder = find_node_folder(Data(margin_gb=0), cluster, {}, 0)
-    assert folder.parent == tmp_path
-    assert folder.stat().st_mode & 0o777 == 0o700
-
-
-def test_a_folder_that_others_can_write_is_refused(tmp_path: Path) -> None:
-    """Another user could put files into it."""
-    (tmp_path / f"hpckit-{os.getuid()}").mkdir(mode=0o777)
-    (tmp_path / f"hpckit-{os.getuid()}").chmod(0o777)
-    with pytest.raises(RunError, match="can be written by others"):
-        find_node_folder(Data(dir=str(tmp_path), margin_gb=0), Cluster(), {}, 0)
+def test_a_node_without_room_says_so(venv: Path, tmp_path: Path) -> None:
+    """Nothing of the environment is left there."""
+    words = node(pack(venv, tmp_path / "outputs"), tmp_path / "outputs", "-c", "pass", margin_gb=10**9)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "GB free" in done.stderr
+    assert {path.suffix for path in (tmp_path / "node").iterdir()} == {".lock"}

@@ -18,6 +18,7 @@ DATA: dict[str, Any] = {
     "stage": {},
     "out": {},
     "environment": "none",
+    "environment_from": "python",
     "keep": "job",
     "cache_gb": 100.0,
     "margin_gb": 10.0,

@@ -140,7 +140,7 @@ def test_uv_itself_is_run_with_words_that_it_knows(tmp_path: Path, uv: Path) -> 
     (tmp_path / "pyproject.toml").write_text(
         '[project]\nname = "p"\nversion = "1"\nrequires-python = ">=3.10"\n'
     )
-    with pytest.raises(ConfigError, match=r"does not fit pyproject\.toml any more"):
+    with pytest.raises(ConfigError, match=r"is older than pyproject\.toml"):
         build_locked_environment(
             find_locked_environment(EnvironmentSource.uv, tmp_path, tmp_path / "outputs"), context
         )

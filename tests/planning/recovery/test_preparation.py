@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpckit.model.failure import Cause
-from hpckit.planning.preparation import build_preparation_failure, find_slow_nodes
+from hpckit.planning.recovery.loss import build_preparation_failure, find_slow_nodes
 
 _TIMES = st.lists(st.floats(0.1, 1e4), max_size=20)
 

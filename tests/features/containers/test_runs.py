@@ -1,0 +1,253 @@
+"""Runs in images on this machine, by a program that stands in for Apptainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_world import shell
+from containers_image import container_words, make_image, stand_in
+from waiting import until
+
+from hpckit.record.process import read_process_start_id
+from hpckit.runtime.agent.doorway import SUPERVISOR_LOST
+
+__all__ = ["shell"]
+
+ASK = 'echo "$IMAGE $PWD $ONE $TWO $THREE $PYTHONPATH"'
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """Return an image."""
+    return make_image(tmp_path / "image")
+
+
+@pytest.fixture
+def words(tmp_path: Path, image: Path) -> tuple[str, ...]:
+    """Return the words of launches in that image."""
+    return ("cluster=local", "output_dir=outputs", *container_words(stand_in(tmp_path), image))
+
+
+def launched(shell: Any, *words: str) -> Path:
+    """Launch, wait, and return the folder; what has run already is run again."""
+    said = shell("launch", "--wait", "--json", "--rerun", *words)
+    assert said.code == 0, said.out + said.err
+    return Path(json.loads(said.out)["dir"])
+
+
+def printed(launch: Path) -> str:
+    """Return what rank 0 printed."""
+    (log,) = launch.glob("runs/*/attempts/*/rounds/*/rank-00000.log")
+    return log.read_text()
+
+
+def status(shell: Any, launch: Path) -> dict[str, Any]:
+    """Return the only run as `status` has it."""
+    (run,) = json.loads(shell("status", str(launch), "--json").out)["runs"]
+    return dict(run)
+
+
+def test_run_is_in_its_image_with_its_variables(shell: Any, words: tuple[str, ...], image: Path) -> None:
+    """The order is: image, cluster.env, container.env, env; and hpckit comes from the launch."""
+    given = (
+        "+cluster.env={ONE: cluster, TWO: cluster, THREE: cluster}",
+        *("+container.env={TWO: container, THREE: container}", "+env.THREE=run"),
+    )
+    launch = launched(shell, *words, *given, "--", "sh", "-c", ASK)
+    there, folder, *variables, path = printed(launch).split()
+    assert there == str(image)
+    assert Path(folder).is_relative_to(launch)
+    assert variables == ["cluster", "container", "run"]
+    assert path.split(":")[-1] == str(launch / "hpckit.zip")
+    found = status(shell, launch)["container"]
+    assert (found["runtime"], found["image"]) == ("apptainer", str(image))
+    assert found["digest"].startswith("sha256:")
+
+
+def test_variables_of_the_host_stay_outside(shell: Any, words: tuple[str, ...]) -> None:
+    """But what is Slurm's, a network's or the user's name."""
+    shell.environ |= dict.fromkeys(("CONDA_PREFIX", "LD_PRELOAD_", "NCCL_DEBUG", "USER"), "host")
+    launch = launched(shell, *words, "--", "env")
+    found = {line.partition("=")[0] for line in printed(launch).splitlines()}
+    assert {"NCCL_DEBUG", "USER", "RANK"} <= found
+    assert {"CONDA_PREFIX", "LD_PRELOAD_"}.isdisjoint(found)
+
+
+def test_command_alone_may_be_in_the_image(shell: Any, words: tuple[str, ...], image: Path) -> None:
+    """Then the image needs no Python, and each rank is told who it is."""
+    alone = (*words, "container.inside=command", "container.python=/nowhere/python")
+    launch = launched(shell, *alone, "+env.ONE=run", "--", "sh", "-c", 'echo "$IMAGE $RANK $ONE"')
+    assert printed(launch).split() == [str(image), "0", "run"]
+
+
+def test_container_is_started_once_for_all_rounds(shell: Any, words: tuple[str, ...], tmp_path: Path) -> None:
+    """A rank that is killed starts again where it was."""
+    once = "[ -e $HPCKIT_RUN_DIR/once ] || { touch $HPCKIT_RUN_DIR/once; kill -9 $$; }"
+    launch = launched(shell, *words, "--", "sh", "-c", once)
+    assert len([*launch.glob("runs/*/attempts/*/rounds/*")]) == 2
+    assert len((tmp_path / "started.log").read_text().splitlines()) == 1
+
+
+def test_run_of_another_image_is_another_run(shell: Any, words: tuple[str, ...], tmp_path: Path) -> None:
+    """Known by its digest, wherever the image is; one that changed under its name is asked about."""
+    command = ("--", "sh", "-c", "true")
+    launched(shell, *words, *command)
+
+    def known(*more: str) -> tuple[int, int]:
+        said = shell("launch", "--wait", "--json", *words, *more, *command)
+        return said.code, len(json.loads(said.out)["skipped"]) if said.out else -1
+
+    (tmp_path / "image").rename(tmp_path / "moved")
+    assert known(f"container.image={tmp_path}/moved") == (0, 1)
+    other = make_image(tmp_path / "other")
+    (other / "IMAGE").write_text("other")
+    assert known(f"container.image={other}") == (0, 0)
+    (tmp_path / "moved").rename(tmp_path / "image")
+    (tmp_path / "image" / "IMAGE").write_text("changed")
+    assert known() == (2, -1)
+    assert known("--any-code")[1] == 1
+
+
+def test_points_that_differ_in_their_image_are_all_run(
+    shell: Any, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """And each is known by its own image later."""
+    other = make_image(tmp_path / "other")
+    (other / "IMAGE").write_text("other")
+    sweep = (*words, "-m", f"container.image={tmp_path}/image,{other}", "--", "sh", "-c", "true")
+    first = launched(shell, *sweep)
+    assert len([*first.glob("runs/*")]) == 2
+    again = json.loads(shell("launch", "--wait", "--json", *sweep).out)
+    assert sorted(run["index"] for run in again["skipped"]) == [0, 1]
+
+
+def test_image_that_is_gone_cannot_be_rerun_exactly(shell: Any, words: tuple[str, ...], image: Path) -> None:
+    """`--exact` means the image, too."""
+    launch = launched(shell, *words, "--", "sh", "-c", "true")
+    assert shell("rerun", str(launch), "--exact", "--wait").code == 0
+    (image / "IMAGE").write_text("changed")
+    said = shell("rerun", str(launch), "--exact", "--wait")
+    assert (said.code, "container.digest is sha256:" in said.err) == (2, True)
+    assert shell("rerun", str(launch), "--wait").code == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("container.image=/nowhere.sif", "container.image=/nowhere.sif cannot be read"),
+        ("container.digest=sha256:12", "and container.digest is sha256:12"),
+        ("container.mounts=[data]", "container.mounts has 'data'"),
+        ("+container.env.API_TOKEN=hf_0123456789abcdef", "looks like a secret"),
+        ("container.runtime=pyxis", "container=pyxis is an option of srun"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_written(
+    shell: Any, words: tuple[str, ...], wrong: str, says: str
+) -> None:
+    """With one clear error."""
+    said = shell("launch", *words, wrong, "--", "true")
+    assert (said.code, shell.outputs) == (2, [])
+    assert says in said.err
+    assert "hf_0123456789abcdef" not in said.err
+
+
+AGENT = """\
+#!{python}
+import os, signal, subprocess, sys, time
+heard = []
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+    signal.signal(number, lambda number, _: heard.append(number))
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+open("{folder}/will", "w").write(os.environ.get("HPCKIT_ON_SUPERVISOR_LOST", "none"))
+open("{folder}/pid", "w").write(str(os.getpid()))
+while not os.path.exists("{folder}/end"):
+    time.sleep(0.01)
+print(*heard, flush=True)
+sys.exit(int(open("{folder}/end").read()))
+"""
+
+
+@pytest.fixture
+def doorway(shell: Any, words: tuple[str, ...], tmp_path: Path) -> Any:
+    """Return a function that starts a doorway whose image's Python is a program of the test."""
+    program = tmp_path / "agent"
+    program.write_text(AGENT.format(python=sys.executable, folder=tmp_path))
+    program.chmod(0o755)
+    launch = launched(shell, *words, "--", "true")
+    configs = launch / "configs/00000.jsonl"
+    config = json.loads(configs.read_text())
+    config["container"]["python"] = str(program)
+    configs.write_text(f"{json.dumps(config)}\n")
+
+    def start() -> subprocess.Popen[str]:
+        will = json.dumps(["touch", str(tmp_path / "willed")])
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "hpckit.runtime.agent.doorway", launch, "0", "1"],
+            env={
+                **os.environ,
+                "HPCKIT_ON_SUPERVISOR_LOST": will,
+                "HPCKIT_RANK": "0",
+                "HPCKIT_WORLD_SIZE": "1",
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+        return process
+
+    return start
+
+
+@pytest.mark.parametrize("code", [0, 3, SUPERVISOR_LOST])
+def test_doorway_passes_signals_and_codes_and_keeps_the_last_will(
+    doorway: Any, tmp_path: Path, code: int
+) -> None:
+    """The will is run outside, for an agent that lost its supervisor alone; nothing is left behind."""
+    process = doorway()
+    assert (tmp_path / "will").read_text() == "none"
+    (sleeper,) = children(int((tmp_path / "pid").read_text()))
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        process.send_signal(number)
+        time.sleep(0.05)
+    (tmp_path / "end").write_text(str(code))
+    out, _ = process.communicate(timeout=60)
+    assert out.split() == [str(int(signal.SIGUSR1)), str(int(signal.SIGTERM))]
+    assert process.returncode == code
+    assert (tmp_path / "willed").exists() == (code == SUPERVISOR_LOST)
+    assert read_process_start_id(sleeper) is None
+
+
+def test_agent_dies_with_its_doorway(doorway: Any, tmp_path: Path) -> None:
+    """Also if that is killed."""
+    process = doorway()
+    agent = int((tmp_path / "pid").read_text())
+    (sleeper,) = children(agent)
+    process.kill()
+    process.wait(60)
+    process.stdout.close()
+    until(lambda: read_process_start_id(agent) is None)
+    os.kill(sleeper, signal.SIGKILL)
+
+
+def test_killed_agent_leaves_nothing_behind(doorway: Any, tmp_path: Path) -> None:
+    """Its end is told as a shell does."""
+    process = doorway()
+    agent = int((tmp_path / "pid").read_text())
+    (sleeper,) = children(agent)
+    os.kill(agent, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert read_process_start_id(sleeper) is None
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
