@@ -386,7 +386,7 @@ def _find_containers(plan: LaunchPlan, context: Context) -> tuple[FrozenContaine
             key = str(run.settings.container)
             if key not in found:
                 output_dir = Path(plan.folder).parent
-                found[key] = find(settings=run.settings, output_dir=output_dir, environ=context.environ), []
+                found[key] = find(settings=run.settings, output_dir=output_dir, context=context), []
             found[key][1].append(run.index)
     return tuple(replace(container, runs=tuple(runs)) for container, runs in found.values())
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +21,26 @@ from hpckit.record.store import read_json_object, write_json
 _CACHE = ".image-digests.json"
 _READ_BYTES = 4 * 1024 * 1024
 _MOST_KEPT = 200
+_SIF_MAGIC, _SIF_ARCH = slice(32, 41), slice(45, 47)
+_MACHINES = {b"01": "i686", b"02": "x86_64", b"03": "armv7l", b"04": "aarch64", b"06": "ppc64le"}
+"""Of a SIF file's header (github.com/apptainer/sif)."""
 
 
 def read_stamp(image: Path) -> tuple[int, ...]:
     """Return what tells cheaply that a file has changed; nothing of a folder. Raises OSError."""
     seen = image.stat()
     return () if stat.S_ISDIR(seen.st_mode) else (seen.st_ino, seen.st_size, seen.st_mtime_ns)
+
+
+def read_platform(image: Path) -> str:
+    """Return what an image is for: as a SIF file says, else as this machine. Raises OSError."""
+    machine = platform.machine()
+    if not image.is_dir():
+        with image.open("rb") as file:
+            head = file.read(_SIF_ARCH.stop)
+        if head[_SIF_MAGIC] == b"SIF_MAGIC":
+            machine = _MACHINES.get(head[_SIF_ARCH], machine)
+    return f"linux/{machine}"
 
 
 def compute_digest(image: Path) -> tuple[str, int]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from hpckit.context import Context
 from hpckit.errors import ConfigError, ContainerError
 from hpckit.features.containers.check import check_inside, explain_failed_start
-from hpckit.features.containers.digests import compute_digest, find_digest, read_stamp
+from hpckit.features.containers.digests import compute_digest, find_digest, read_platform, read_stamp
+from hpckit.features.containers.mounts import plan_mounts
 from hpckit.features.containers.runtimes import (
     BUILD_WORDS,
     OF_RANKS,
@@ -37,9 +38,7 @@ from hpckit.values import replace
 _REFERENCES = ("docker://", "oras://", "library://", "shub://", "http://", "https://")
 
 
-def find_container(
-    *, settings: LaunchConfig, output_dir: Path, environ: Mapping[str, str]
-) -> FrozenContainer:
+def find_container(*, settings: LaunchConfig, output_dir: Path, context: Context) -> FrozenContainer:
     """Return the image of a run as it is now; raises ConfigError."""
     asked = settings.container
     if not asked.image:
@@ -48,8 +47,8 @@ def find_container(
             hint="container.image=FILE (.sif, .sqsh), a folder, or a reference such as docker://NAME:TAG",
         )
     _refuse_bad_settings(settings)
-    list_named_mounts(settings)
-    runtime, file = choose_runtime(settings, environ), _find_file(settings, output_dir, environ)
+    plan_mounts([str(output_dir)], list_named_mounts(settings))
+    runtime, file = choose_runtime(settings, context.environ), _find_file(settings, output_dir, context)
     try:
         stamp = read_stamp(file)
         digest, size = find_digest(file, output_dir)
@@ -67,7 +66,7 @@ def find_container(
         runtime=runtime,
         image=asked.image,
         digest=digest,
-        platform=f"linux/{platform.machine()}",
+        platform=read_platform(file),
         file=str(file),
         bytes=size,
         stamp=stamp,
@@ -89,9 +88,8 @@ def start_agent(  # noqa: PLR0913  # the hook's form
     if container is None or settings.container.inside is ContainerInside.command:
         return [*words]
     check_image(container)
-    search = [environ.get("PYTHONPATH", ""), str(launch.paths.hpckit_zip)]
-    spec = build_spec(launch, index, settings, config, container, environ)
-    inside = build_program_environment(environ) | {"PYTHONPATH": os.pathsep.join(filter(None, search[1:]))}
+    inside = build_program_environment(environ) | {"PYTHONPATH": str(launch.paths.hpckit_zip)}
+    spec = build_spec(launch, index, settings, config, container, inside)
     environ.clear()
     environ.update(inside)
     python = settings.container.python if words[0] == launch.python else words[0]
@@ -181,13 +179,13 @@ def check_image(container: FrozenContainer) -> None:
         )
 
 
-def _find_file(settings: LaunchConfig, output_dir: Path, environ: Mapping[str, str]) -> Path:
+def _find_file(settings: LaunchConfig, output_dir: Path, context: Context) -> Path:
     image = str(settings.container.image)
     if image.startswith(_REFERENCES):
         images = import_module("hpckit.features.containers.images")
-        return Path(images.resolve_image(image, settings.cluster, output_dir, environ))
+        return Path(images.resolve_image(image, settings.cluster, output_dir, context.environ))
     # Not resolved: a node may reach the file by this path only.
-    return Path(os.path.abspath(Path(image).expanduser()))  # noqa: PTH100
+    return Path(os.path.normpath(context.cwd / Path(image).expanduser()))
 
 
 def _refuse_bad_settings(settings: LaunchConfig) -> None:

@@ -21,7 +21,8 @@ def build_words(spec: ContainerSpec) -> list[str]:
     mounts = (f"{mount.source}:{mount.target}:{'ro' if mount.read_only else 'rw'}" for mount in spec.mounts)
     return [
         *(spec.program, "run", "--rm", "--replace", f"--name={spec.name}"),
-        *("--network=host", "--pid=host", "--ipc=host", "--uts=host", "--userns=keep-id"),
+        *("--network=host", "--pid=host", "--ipc=host", "--uts=host"),
+        *([] if spec.by_root else ["--userns=keep-id"]),
         *("--security-opt=label=disable", "--ulimit=host", "--entrypoint="),
         *_GPU.get(spec.gpu, []),
         *(f"--env={name}" for name in spec.variables),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -105,6 +106,7 @@ def build_spec(
         variables=tuple(sorted(select_variables(environ))),
         gpu=_choose_gpu(settings),
         home=settings.container.home,
+        by_root=os.geteuid() == 0,
         options=tuple(settings.container.options),
     )
 
@@ -146,7 +148,8 @@ def _list_needed(
     """Return the folders and files that a run needs; those that are not there are left out."""
     saves = configured_checkpoint_dir(settings.checkpoint)
     if saves is not None:
-        saves.mkdir(parents=True, exist_ok=True)  # what is not there cannot be mounted
+        with suppress(OSError):  # what is not there cannot be mounted; the check inside names it
+            saves.mkdir(parents=True, exist_ok=True)
     weights = settings.checkpoint.weights
     named: list[object] = [
         launch.folder.parent,

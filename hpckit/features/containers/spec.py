@@ -26,4 +26,5 @@ class ContainerSpec:
     variables: tuple[str, ...]
     gpu: ContainerGpu = ContainerGpu.none
     home: bool = False
+    by_root: bool = False
     options: tuple[str, ...] = ()

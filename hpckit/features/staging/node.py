@@ -24,6 +24,7 @@ from hpckit.features.staging.place import (
     NodeDataError,
     choose_folder,
     claim_for_node,
+    hold_lock,
     remove_copy,
     remove_leftovers,
 )
@@ -40,6 +41,7 @@ from hpckit.record.store import make_private_folder, read_json, write_text_atomi
 from hpckit.run_features import NodeContext
 from hpckit.runtime.environ import STAGED_ENVIRONMENT
 
+_LEAVE_S = 2.0
 _ENDED = (RunState.completed, RunState.failed, RunState.cancelled)
 
 
@@ -76,6 +78,7 @@ class NodeData:
             if self.server is not None:
                 self.server.close()
         elif self._working is None or not self._working.is_alive():
+            self._stopped.clear()
             self._working = threading.Thread(target=self._prepare, args=(order,), name="staging", daemon=True)
             self._working.start()
 
@@ -207,8 +210,18 @@ class NodeData:
         if final and self._folder is not None:
             shutil.rmtree(self._job_folder, ignore_errors=True)
             if self.settings.keep is KeptData.job:
-                for item in self.items:
-                    remove_copy(self._folder / f"{item.name}.{self._source(item).id}{MANIFEST}")
+                self._remove_data(self._folder)
+
+    def _remove_data(self, folder: Path) -> None:
+        """Remove what no other job uses, or is just bringing here."""
+        if self._working is not None:
+            self._working.join(_LEAVE_S)
+        for item in self.items:
+            base = f"{item.name}.{self._source(item).id}"
+            with contextlib.suppress(BlockingIOError), hold_lock(folder / f"{item.name}.lock", wait=False):
+                if remove_copy(folder / f"{base}{MANIFEST}"):
+                    shutil.rmtree(folder / f"{base}.partial", ignore_errors=True)
+                    (folder / f"{base}.blocks").unlink(missing_ok=True)
 
 
 def read_frozen_sources(paths: LaunchPaths) -> dict[str, FrozenSource]:

@@ -160,11 +160,11 @@ def claim_for_node(folder: Path, node: str) -> Path:
 
 
 @contextlib.contextmanager
-def hold_lock(path: Path) -> Iterator[None]:
-    """Hold a lock, which ends with this process at the latest; wait for it."""
+def hold_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a lock, which ends with this process at the latest; wait for it, or raise BlockingIOError."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     finally:
         os.close(file)

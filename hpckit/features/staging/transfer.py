@@ -26,6 +26,7 @@ _HEAD = struct.Struct("!qI32s32s")
 """Of a frame: its number, its bytes, the sum and the signature. Frame 0 is the listing, n + 1 block n."""
 _BEAT = -1
 _BEAT_S = 2.0
+_CONNECT_S = 5.0
 _SILENT_S = 15.0
 """How long a node may say nothing, not even that it waits itself."""
 _SLOW_S = 60.0
@@ -218,14 +219,14 @@ def receive_listing_and_blocks(
     """
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), timeout=_SILENT_S) as connection:
+        with _connect(host, int(port)) as connection:
             session = _ask_for_frames(connection, key, item, 0)
             listing = Listing.from_text(_receive_frame(connection, session, 0)[0])
             yield listing
             start = first()
         if start >= listing.blocks:
             return
-        with socket.create_connection((host, int(port)), timeout=_SILENT_S) as connection:
+        with _connect(host, int(port)) as connection:
             session = _ask_for_frames(connection, key, item, start + 1)
             for block in range(start, listing.blocks):
                 data, signed = _receive_frame(connection, session, block + 1)
@@ -235,6 +236,12 @@ def receive_listing_and_blocks(
                 yield block, data, found
     except (OSError, ValueError) as error:
         raise ProviderLostError(str(error) or type(error).__name__) from error
+
+
+def _connect(host: str, port: int) -> socket.socket:
+    connection = socket.create_connection((host, port), timeout=_CONNECT_S)
+    connection.settimeout(_SILENT_S)
+    return connection
 
 
 def _ask_for_frames(connection: socket.socket, key: bytes, item: str, frame: int) -> bytes:

@@ -15,6 +15,7 @@ from hpckit.model.command import split_command
 from hpckit.model.counted import format_ranges
 from hpckit.model.failure import RESTARTABLE
 from hpckit.model.launch import Checkpoint, Cluster, ClusterKind, LaunchConfig, Recovery, Resources
+from hpckit.model.node_setup import Container, ContainerRuntime
 from hpckit.model.parallel.layout import MOST_RANKS
 from hpckit.model.plan import SweepPoint
 from hpckit.model.profile import MOST_RANKS as MOST_PROFILED
@@ -82,6 +83,7 @@ def check_settings_are_consistent(settings: LaunchConfig) -> None:
     check_tracker_settings(settings.tracker)
     _check_notify_settings(settings)
     _check_env_variables(settings)
+    _refuse_unused_image(settings.container)
     _refuse_too_many_ranks(settings.resources, settings.cluster)
     _check_node_counts(settings.resources, settings.cluster)
     _check_switches_and_segment(settings.resources)
@@ -94,6 +96,14 @@ def check_settings_are_consistent(settings: LaunchConfig) -> None:
     _check_what_grows_is_asked_for(settings)
     _check_save_before_timeout(settings)
     check_runs_can_share_job(settings)
+
+
+def _refuse_unused_image(container: Container) -> None:
+    if container.image and container.runtime is ContainerRuntime.none:
+        raise ConfigError(
+            f"container.image is {container.image}, and no container is started: container.runtime is none",
+            hint="choose what starts it: container=apptainer, or container=auto",
+        )
 
 
 def _check_observe_settings(observe: Observe) -> None:

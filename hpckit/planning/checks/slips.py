@@ -142,9 +142,10 @@ def _warn_about_slurm_only_keys(words: Sequence[str]) -> Iterator[Finding]:
 def _warn_about_equal_runs(plan: LaunchPlan) -> Iterator[Finding]:
     if any(run.settings.sweep.sampler is Sampler.optuna for run in plan.runs):
         return
-    alike: dict[str, list[RunSpec]] = {}
+    alike: dict[tuple[str, str], list[RunSpec]] = {}
     for run in plan.runs:
-        alike.setdefault(run.signature, []).append(run)
+        image = next((image.digest for image in plan.containers if image.holds(run.index)), "")
+        alike.setdefault((run.signature, image), []).append(run)
     equal = [runs for runs in alike.values() if len(runs) > 1]
     if not equal:
         return

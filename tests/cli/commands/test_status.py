@@ -42,6 +42,7 @@ FIELDS = [
     "total_steps",
     "satellites",
     "preflight",
+    "staged",
     "grown",
     "telemetry",
     "energy",

@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_world import shell
+from cli_world import shell, slurm_shell
 from containers_image import container_words, make_image, stand_in
 from waiting import until
 
+from hpckit.batch.supervise import plan_container_step
+from hpckit.record.launches import load_launch
 from hpckit.record.process import read_process_start_id
 from hpckit.runtime.agent.doorway import SUPERVISOR_LOST
 
-__all__ = ["shell"]
+__all__ = ["shell", "slurm_shell"]
 
+SAY = ("sh", "-c", 'echo "$IMAGE"')
 ASK = 'echo "$IMAGE $PWD $ONE $TWO $THREE $PYTHONPATH"'
 
 
@@ -123,6 +126,8 @@ def test_points_that_differ_in_their_image_are_all_run(
     other = make_image(tmp_path / "other")
     (other / "IMAGE").write_text("other")
     sweep = (*words, "-m", f"container.image={tmp_path}/image,{other}", "--", "sh", "-c", "true")
+    said = shell("launch", *sweep[:-4], "--dry-run", *sweep[-4:])
+    assert "the same as another run" not in said.err
     first = launched(shell, *sweep)
     assert len([*first.glob("runs/*")]) == 2
     again = json.loads(shell("launch", "--wait", "--json", *sweep).out)
@@ -137,6 +142,28 @@ def test_image_that_is_gone_cannot_be_rerun_exactly(shell: Any, words: tuple[str
     said = shell("rerun", str(launch), "--exact", "--wait")
     assert (said.code, "container.digest is sha256:" in said.err) == (2, True)
     assert shell("rerun", str(launch), "--wait").code == 0
+
+
+def test_notice_while_an_image_is_unpacked_is_no_failure_of_the_image(
+    shell: Any, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A run that is cancelled then is cancelled, and its image is not blamed."""
+    program, started = tmp_path / "apptainer", tmp_path / "unpacking"
+    program.write_text(f"#!/bin/sh\ntouch {started}\nexec sleep 600\n")
+    said = shell("launch", "--json", *words, "--", "true")
+    launch = Path(json.loads(said.out)["dir"])
+    until(started.exists)
+    shell("cancel", str(launch))
+    until(lambda: status(shell, launch)["state"] not in {"pending", "running"})
+    run = status(shell, launch)
+    assert run["state"] == "cancelled"
+    assert (run["failure"] or {}).get("cause") != "container"
+
+
+def test_image_without_a_runtime_is_refused(shell: Any, image: Path) -> None:
+    """The run would not be in it."""
+    said = shell("launch", "cluster=local", "output_dir=outputs", f"container.image={image}", "--", "true")
+    assert (said.code, "container.runtime is none" in said.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +184,44 @@ def test_wrong_settings_are_refused_before_anything_is_written(
     assert (said.code, shell.outputs) == (2, [])
     assert says in said.err
     assert "hf_0123456789abcdef" not in said.err
+
+
+NAMED = """\
+#!{python}
+import os, sys
+words = sys.argv[1:]
+names = [word.removeprefix("--env=") for word in words if word.startswith("--env=")]
+place = words.index("--rootfs") + 1
+inside = {{name: os.environ[name] for name in names if name in os.environ}}
+os.execvpe(words[place + 1], words[place + 1 :], inside | {{"PATH": os.defpath, "IMAGE": words[place]}})
+"""
+"""Passes only the variables that it is told, as Podman does."""
+
+
+def test_agent_needs_no_variable_that_is_not_named(shell: Any, image: Path, tmp_path: Path) -> None:
+    """Where the container's program passes nothing by itself."""
+    program = tmp_path / "podman"
+    program.write_text(NAMED.format(python=sys.executable))
+    program.chmod(0o755)
+    words = [word for word in container_words(program, image) if not word.startswith("container=")]
+    launch = launched(shell, "cluster=local", "output_dir=outputs", "container=podman", *words, "--", *SAY)
+    assert printed(launch).split() == [str(image)]
+
+
+def test_srun_is_told_of_the_container_under_pyxis(slurm_shell: Any, image: Path) -> None:
+    """By options with a name of the image and the job, so that a second step unpacks nothing."""
+    words = ("container=pyxis", f"container.image={image}", "container.python=/opt/python")
+    said = slurm_shell("launch", "cluster=slurm", "output_dir=outputs", "--json", *words, "--", *SAY)
+    assert said.code == 0, said.err
+    launch = load_launch(Path(json.loads(said.out)["dir"]))
+    step = plan_container_step(launch, 0, {"SLURM_JOB_ID": "7", "PATH": os.defpath, "EDITOR": "vi"})
+    assert step is not None
+    options = dict(option.partition("=")[::2] for option in step.options)
+    digest = launch.containers[0].digest.removeprefix("sha256:")
+    assert options["--container-name"] == f"hpckit_{digest[:12]}_7"
+    assert str(launch.folder.parent) in options["--container-mounts"]
+    assert options["--container-env"].split(",") == ["PYTHONPATH", "SLURM_JOB_ID"]
+    assert (step.python, step.variables) == ("/opt/python", {"PYTHONPATH": f"{launch.folder}/hpckit.zip"})
 
 
 AGENT = """\
