@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpckit.features.staging.items import FrozenSource, StageItem, choose_verify
+from hpckit.features.staging.items import FrozenSource, StageItem
 from hpckit.features.staging.listing import Tree
+from hpckit.features.staging.place import NodeDataError
 from hpckit.features.staging.sources import read_source
 from hpckit.features.staging.stager import Stager, StagingStoppedError
 from hpckit.features.staging.transfer import BlockServer, Shelf, derive_key
@@ -45,7 +46,7 @@ class Node:
         folder.mkdir(exist_ok=True, mode=0o700)
         self.source = source if isinstance(source, FrozenSource) else read_source(source)[0]
         self.item = item or StageItem(name="big", source=self.source.place)
-        self.shelf = WatchedShelf(verify=choose_verify(self.item, self.source))
+        self.shelf = WatchedShelf()
         self.server = BlockServer(derive_key(SECRET))
         self.server.shelves = {self.source.id: self.shelf}
         self.address = f"127.0.0.1:{self.server.port}"
@@ -82,7 +83,7 @@ class Node:
         """Stage in a thread."""
 
         def stage() -> None:
-            with contextlib.suppress(StagingStoppedError):
+            with contextlib.suppress(StagingStoppedError, NodeDataError):
                 self.stage(*providers)
 
         thread = threading.Thread(target=stage, daemon=True)

@@ -43,7 +43,9 @@ class Prepared(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BringOut(Message):
-    """Supervisor → agent: bring the rest of the results out; the answer is the last StagedOut."""
+    """Supervisor → agent: bring out what is left of results; `final`: answer with a last StagedOut."""
+
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from hpckit.config.compose import compose_sweep_points
 from hpckit.config.request import ComposeRequest, list_template_folders
@@ -23,11 +21,16 @@ from hpckit.model.counted import format_count, format_short_list
 from hpckit.model.finding import Finding, build_warning_finding
 from hpckit.model.ids import build_launch_id, slugify_name
 from hpckit.model.launch import Cluster, ClusterKind, LaunchConfig
-from hpckit.model.node_setup import FrozenContainer
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.model.settings import Notify
 from hpckit.operations.avoid_nodes import exclude_bad_nodes
 from hpckit.operations.cluster_limits import ask_limits_for_jobs
+from hpckit.operations.launch_features import (
+    choose_launch_python,
+    find_containers,
+    freeze_feature_files,
+    pack_for_launch,
+)
 from hpckit.operations.notices.addresses import check_notice_commands, find_notice_destinations
 from hpckit.operations.output_file import is_output_file
 from hpckit.patterns import lazy_pattern
@@ -46,7 +49,6 @@ from hpckit.record.snapshot.outside import list_outside_code_checksums
 from hpckit.record.snapshot.uncounted import find_non_code_files
 from hpckit.report.results import find_override_keys_that_differ
 from hpckit.report.selection import parse_overrides
-from hpckit.run_features import find_run_hooks
 from hpckit.slurm.clusters import refuse_slurm_cluster_variables
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.query import ask_cluster_nodes
@@ -137,18 +139,6 @@ def prepare_launch(
         warnings=warnings,
         quiet=quiet,
     )
-
-
-def freeze_feature_files(points: Sequence[SweepPoint], folder: Path, context: Context) -> dict[str, str]:
-    """Return the files that features of these points freeze in the launch folder; raises ConfigError."""
-    users = defaultdict[Any, list[Any]](list)
-    for point in points:
-        for hook in find_run_hooks(point.settings, point.config, "freeze_files"):
-            users[hook].append((point.settings, point.config))
-    files: dict[str, str] = {}
-    for hook, runs in users.items():
-        files |= hook(runs, folder, context.cwd, context.environ)
-    return files
 
 
 def _print_warnings(found: Iterable[Finding], context: Context) -> tuple[Finding, ...]:
@@ -291,12 +281,8 @@ def narrow_to_runs(prepared: Prepared, kept: Sequence[int], context: Context) ->
 
 def write_launch_folder(prepared: Prepared, context: Context) -> Launch:
     """Write the launch folder and read it back; raises UsageError if it cannot be written."""
-    environment = dict(prepared.environment or capture_environment(context.environ))
-    run, shared = prepared.plan.runs[0], dict[str, Path]()
-    for pack in find_run_hooks(run.settings, run.config, "pack_for_launch"):
-        facts, files = pack(plan=prepared.plan, context=context)
-        environment |= facts
-        shared |= files
+    facts, shared = pack_for_launch(prepared.plan, context)
+    environment = {**(prepared.environment or capture_environment(context.environ)), **facts}
     with context.show_progress("freezing", quiet=prepared.quiet) as tell:
         write_frozen_launch(
             prepared.plan,
@@ -329,21 +315,10 @@ def _build_launch_plan(
         identity,
         folder=_resolve_output_dir(settings, context) / identity.id,
         words=words,
-        python=_choose_python(points[0], context),
+        python=choose_launch_python(points[0], _resolve_output_dir(settings, context), context),
         context=context,
     )
     return exclude_bad_nodes(plan, lambda planned, job: render_batch_script(planned, job, templates), context)
-
-
-def _choose_python(point: SweepPoint, context: Context) -> str:
-    """Return the Python of a launch; it may have to be built when it starts. Raises ConfigError."""
-    settings = point.settings
-    outputs = _resolve_output_dir(settings, context)
-    hooks = find_run_hooks(settings, point.config, "choose_python")
-    made = (
-        choose(settings=settings, config=point.config, outputs=outputs, cwd=context.cwd) for choose in hooks
-    )
-    return next(filter(None, made), None) or settings.cluster.python or sys.executable
 
 
 def plan_sweep_points(
@@ -369,26 +344,13 @@ def plan_sweep_points(
         python=python,
         limits=_ask_submit_limits(points, context),
     )
-    plan = replace(plan, containers=_find_containers(plan, context))
+    plan = replace(plan, containers=find_containers(plan, context))
     if not do_runs_share_jobs(points[0].settings):
         return plan
     wanted = {run.signature for run in plan.runs}
     return sort_plan_longest_first(
         plan, find_durations_by_signature(Path(plan.folder).parent, slugify_name(plan.name), wanted)
     )
-
-
-def _find_containers(plan: LaunchPlan, context: Context) -> tuple[FrozenContainer, ...]:
-    """Return the images of the runs, each with its digest; raises ConfigError."""
-    found: dict[str, tuple[FrozenContainer, list[int]]] = {}
-    for run in plan.runs:
-        for find in find_run_hooks(run.settings, run.config, "find_container"):
-            key = str(run.settings.container)
-            if key not in found:
-                output_dir = Path(plan.folder).parent
-                found[key] = find(settings=run.settings, output_dir=output_dir, context=context), []
-            found[key][1].append(run.index)
-    return tuple(replace(container, runs=tuple(runs)) for container, runs in found.values())
 
 
 def _ask_submit_limits(points: Sequence[SweepPoint], context: Context) -> SubmitLimits:

@@ -19,10 +19,10 @@ from hpckit.model.plain import iterate_leaf_values
 from hpckit.model.plan import SweepPoint
 from hpckit.model.stages import add_prerequisite_runs
 from hpckit.operations.frozen_script import find_launch_option, find_template_folders
+from hpckit.operations.launch_features import freeze_feature_files
 from hpckit.operations.prepare import (
     Prepared,
     add_outside_code_checksums,
-    freeze_feature_files,
     plan_sweep_points,
     take_code_snapshot,
 )

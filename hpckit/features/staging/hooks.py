@@ -83,7 +83,7 @@ def choose_python(
 def _find_locked_environment(
     settings: LaunchConfig, config: Mapping[str, Any], outputs: Path, cwd: Path
 ) -> LockedEnvironment | None:
-    source = (find_data_settings(config) or Data()).environment_from
+    source = read_items(config)[0].environment_from
     if source is EnvironmentSource.python:
         return None
     if settings.cluster.kind is not ClusterKind.slurm:

@@ -52,7 +52,7 @@ class NodeData:
         self.context = context
         self.settings, self.items, outs = read_items(context.config)
         self.sources = read_frozen_sources(context.launch.paths)
-        self.shelves = {self._source(item).id: Shelf(verify=item.verify) for item in self.items}
+        self.shelves = {self._source(item).id: Shelf() for item in self.items}
         self.server = BlockServer(derive_key(context.secret)) if context.serves and self.items else None
         if self.server is not None:
             self.server.shelves = self.shelves
@@ -72,7 +72,7 @@ class NodeData:
     def follow(self, order: messages.Prepare | messages.BringOut) -> None:
         """Begin to bring all here that is not, or out what is left; what comes of it is told."""
         if isinstance(order, messages.BringOut):
-            self.out.copy_rest()
+            self.out.copy_rest(final=order.final)
         elif order.stop:
             self._stopped.set()
             if self.server is not None:

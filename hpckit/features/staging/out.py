@@ -24,7 +24,7 @@ class OutCopier:
     def __init__(self, items: Sequence[OutItem], context: NodeContext) -> None:
         self.items, self.context = items, context
         self._folder: Path | None = None
-        self._stopped, self._rest = threading.Event(), threading.Event()
+        self._stopped, self._rest, self._final = threading.Event(), threading.Event(), False
         self._done: dict[str, dict[str, tuple[int, int]]] = {item.name: {} for item in items}
 
     def start(self, folder: Path) -> None:
@@ -46,12 +46,16 @@ class OutCopier:
             return {}
         return {f"HPCKIT_OUT_{item.name.upper()}": str(self._source(item)) for item in self.items}
 
-    def copy_rest(self) -> None:
-        """Copy what is left now; it is told when all is there, also if nothing goes out."""
-        if self._folder is None or self._stopped.is_set():
-            self.context.tell(messages.StagedOut(name="", bytes=0, seconds=0.0, last=True))
-        else:
+    def copy_rest(self, *, final: bool) -> None:
+        """Copy what is left now; the final time it is told when all is there, also if nothing goes out."""
+        if self._folder is not None and not self._stopped.is_set():
+            self._final = self._final or final
             self._rest.set()
+        elif final:
+            self._tell_end()
+
+    def _tell_end(self) -> None:
+        self.context.tell(messages.StagedOut(name="", bytes=0, seconds=0.0, last=True))
 
     def stop(self) -> None:
         """Copy no more."""
@@ -61,16 +65,16 @@ class OutCopier:
     def _copy_now_and_then(self) -> None:
         due = {item.name: time.monotonic() + item.every_s for item in self.items}
         while not self._stopped.is_set():
-            last = self._rest.wait(_TICK_S)
+            rest, final = self._rest.wait(_TICK_S), self._final
             if self._stopped.is_set():
                 return
             self._rest.clear()
             for item in self.items:
-                if last or time.monotonic() >= due[item.name]:
+                if rest or time.monotonic() >= due[item.name]:
                     self._copy_new_files(item)
                     due[item.name] = time.monotonic() + item.every_s
-            if last:
-                self.context.tell(messages.StagedOut(name="", bytes=0, seconds=0.0, last=True))
+            if rest and final:
+                self._tell_end()
 
     def _copy_new_files(self, item: OutItem) -> None:
         source, began, total = self._source(item), time.monotonic(), 0

@@ -38,6 +38,11 @@ class NodeDataError(Exception):
         self.cause = cause
 
 
+def refuse_folder(message: str) -> NodeDataError:
+    """Return the error for a folder that no node can use."""
+    return NodeDataError(Cause.data_refused, message)
+
+
 def find_shared_file_system(path: Path) -> str | None:
     """Return the type of the shared file system that a path is or would be on; None if it is a local one."""
     place = next(there for there in (path, *path.parents) if there.exists())
@@ -64,9 +69,7 @@ def choose_folder(
     if named is not None:
         text = _expand_variables(named, environ)
         if text is None:
-            raise NodeDataError(
-                Cause.data_refused, f"data.dir={named} names a variable that the node does not have"
-            )
+            raise refuse_folder(f"data.dir={named} names a variable that the node does not have")
         return _open_own_folder(Path(text).expanduser(), make=True)
     problems = []
     for candidate in candidates:
@@ -99,29 +102,28 @@ def _open_own_folder(path: Path, *, make: bool) -> Path:
         if make:
             path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         if path.is_symlink():
-            raise NodeDataError(Cause.data_refused, f"{path} is a symbolic link: name what it leads to")
+            raise refuse_folder(f"{path} is a symbolic link: name what it leads to")
         shared = find_shared_file_system(path)
         if shared is not None:
-            raise NodeDataError(
-                Cause.data_refused,
-                f"{path} is on a shared file system ({shared}); data.dir is a node's own disk",
+            raise refuse_folder(
+                f"{path} is on a shared file system ({shared}); data.dir is a node's own disk"
             )
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode):
-            raise NodeDataError(Cause.data_refused, f"{path} is not a folder")
+            raise refuse_folder(f"{path} is not a folder")
         if found.st_mode & stat.S_ISVTX:
             own = path / f"hpckit-{os.getuid()}"
             with contextlib.suppress(FileExistsError):
                 own.mkdir(mode=PRIVATE_FOLDER)
             return _open_own_folder(own, make=False)
         if found.st_uid != os.getuid():
-            raise NodeDataError(Cause.data_refused, f"{path} belongs to user {found.st_uid}")
+            raise refuse_folder(f"{path} belongs to user {found.st_uid}")
         if found.st_mode & stat.S_IWOTH or (
             found.st_mode & stat.S_IWGRP and not _is_private_group(found.st_gid)
         ):
-            raise NodeDataError(Cause.data_refused, f"others can write {path}: chmod go-w {path}")
+            raise refuse_folder(f"others can write {path}: chmod go-w {path}")
     except OSError as error:
-        raise NodeDataError(Cause.data_refused, f"{path} cannot be used: {error.strerror}") from error
+        raise refuse_folder(f"{path} cannot be used: {error.strerror}") from error
     return path
 
 
@@ -150,9 +152,8 @@ def claim_for_node(folder: Path, node: str) -> Path:
                 write_text_atomically(folder / STAGED_DATA, json.dumps(own))
             return folder
     if first.get("boot") != own["boot"]:
-        raise NodeDataError(
-            Cause.data_refused,
-            f"{folder} is shared: {first.get('node')} has it, too; data.dir is a node's own disk",
+        raise refuse_folder(
+            f"{folder} is shared: {first.get('node')} has it, too; data.dir is a node's own disk"
         )
     part = folder / node
     part.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)

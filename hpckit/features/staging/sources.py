@@ -85,11 +85,12 @@ def _check_data_dir(text: str | None, settings: LaunchConfig, folder: Path) -> N
         return
     if not text.startswith(("/", "$", "~")):
         raise ConfigError(f"data.dir={text} is not absolute", hint="for example data.dir=/local/$USER")
-    if settings.cluster.kind is not ClusterKind.slurm or text.startswith("$"):
+    if text.startswith("$"):
         return
-    path = Path(text).expanduser()
-    shared = find_shared_file_system(path)
-    if shared is None and path.is_relative_to(folder.parent):
+    path, shared = Path(text).expanduser(), None
+    if settings.cluster.kind is ClusterKind.slurm:
+        shared = find_shared_file_system(path)
+    if path.is_relative_to(folder.parent):
         shared = "the folder of launches, which all nodes share"
     if shared is not None:
         raise ConfigError(

@@ -80,6 +80,7 @@ class Stager:
     used: list[int] = field(default_factory=list)
     """Open files by which copies count as in use."""
     _from_source: bool = field(default=False, init=False)
+    _is_here: bool = field(default=False, init=False)
 
     @property
     def how(self) -> How:
@@ -119,6 +120,7 @@ class Stager:
                 if not kept:
                     self._copy()
                 self._note_use()
+                self._is_here = True
         except OSError as error:
             if error.errno in _FULL:
                 self._remove_partial()
@@ -127,8 +129,8 @@ class Stager:
                 ) from error
             raise NodeDataError(Cause.data_damaged, f"{self.item.name}: {error}") from error
         finally:
-            if self.shelf.tree is None:
-                self.shelf.fail()
+            if not self._is_here or self.shelf.tree is None:
+                self.shelf.fail()  # who waits for it gets it elsewhere
         return "kept" if kept else "copied" if self._from_source else "tree"
 
     def _note_use(self) -> None:

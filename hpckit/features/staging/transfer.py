@@ -43,7 +43,6 @@ class ProviderLostError(Exception):
 class Shelf:
     """The blocks of one item that a node has: the first `len(sums)` ones of `tree`."""
 
-    verify: Verify
     tree: Tree | None = None
     sums: list[str] = field(default_factory=list)
     failed: bool = False

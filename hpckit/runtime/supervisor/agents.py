@@ -1,7 +1,4 @@
-"""The supervisor's side of its agents: which ones have come, their messages, which are lost.
-
-Holds the connections to the agents of one attempt; rounds run elsewhere.
-"""
+"""The supervisor's side of its agents in one attempt: which have come, their messages, which are lost."""
 
 from __future__ import annotations
 
@@ -32,8 +29,7 @@ from hpckit.runtime.supervisor.patience import retry_transient_file_errors
 from hpckit.runtime.threads import await_with_limit, run_in_thread, start_task_fatal_on_error
 from hpckit.values import dataclass, field, replace
 
-_SHELL_SIGNAL = 128
-_NOTICE_S = 2.0
+_SHELL_SIGNAL, _NOTICE_S = 128, 2.0
 _LEFT_S = 3 * BEAT_S
 """An agent whose connection ends this soon after a sign of life has left: a lost node is silent."""
 
@@ -44,10 +40,9 @@ _HEARD_AT_ONCE = (messages.Noticed, messages.Paused, messages.Prepared, messages
 class Peer:
     """One agent that has come.
 
-    `heard_at` is the time of its last message, `told_at` the time of the last sign of life sent to it, both
-    by the loop's clock. `switches` are those above its node. `satellite` is the job that brings the node, if
-    that is not the run's own; `leaving` says why this node takes part in no further round. `port` is where
-    other nodes get data from it.
+    `heard_at` is the time of its last message, `told_at` that of the last sign of life sent to it, both by the
+    loop's clock. `switches` are above its node, `satellite` is the job that brings it if not the run's own,
+    `port` where other nodes get data from it; `leaving` says why it takes part in no further round.
     """
 
     node: str

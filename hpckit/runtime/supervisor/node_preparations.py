@@ -79,6 +79,7 @@ class NodePreparations:
         began, noticed = time.monotonic(), self.notices.noticed
         await self._ask_new_agents(again={*self._problems})
         while not noticed.is_set():
+            await self._ask_new_agents(again=set())
             there = {peer.node: peer for peer in self.agents.standing_peers}
             waiting = [node for node in nodes if node in there and not self._is_settled(node, there[node])]
             if not waiting:
@@ -163,8 +164,7 @@ class NodePreparations:
         """Have all nodes bring out what is left, and wait for it as long as there is time."""
         if self._choose is None:
             return
-        self._out.clear()
-        await self.agents.broadcast_message(messages.BringOut())
+        await self.agents.broadcast_message(messages.BringOut(final=True))
         since_s = None if self._noticed_at is None else time.monotonic() - self._noticed_at
         limit_s = self.notices.deadline.seconds_for_results(since_s)
         until = time.monotonic() + limit_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -101,6 +102,24 @@ def test_the_heir_of_a_lost_root_reads_on_from_the_source(tmp_path: Path, node: 
     goes_on.set()
     assert (heir.how, other.how) == ("copied", "tree")
     assert next(other.folder.glob("big.*/data.bin")).read_bytes() == source.read_bytes()
+
+
+def test_nobody_waits_for_a_node_that_has_failed(tmp_path: Path, node: MakeNode) -> None:
+    """A node whose disk fills up in the middle lives on: who gets blocks from it goes elsewhere at once."""
+    source = write_random(tmp_path / "data.bin", 4 * BLOCK)
+    first, second = node("n1", source), node("n2", source)
+
+    def fill_up(blocks: int) -> None:
+        if blocks == 2:
+            second.stop_at(2)()
+            raise OSError(errno.ENOSPC, "full")
+
+    first.shelf.on_block = fill_up
+    threads = [first.start(), second.start(first.address)]
+    for thread in threads:
+        thread.join(60)
+    assert second.how == "copied"
+    assert next(second.folder.glob("big.*/data.bin")).read_bytes() == source.read_bytes()
 
 
 def test_a_node_with_damaged_blocks_gives_none(tmp_path: Path, node: MakeNode) -> None:

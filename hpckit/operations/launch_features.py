@@ -1,0 +1,69 @@
+"""Where features take part in the launch of their runs: what they choose, freeze and pack for it.
+
+Which function of a feature is called is said by its name in `hpckit.run_features`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hpckit.context import Context
+from hpckit.model.node_setup import FrozenContainer
+from hpckit.model.plan import LaunchPlan, SweepPoint
+from hpckit.run_features import find_run_hooks
+from hpckit.values import replace
+
+
+def choose_launch_python(point: SweepPoint, outputs: Path, context: Context) -> str:
+    """Return the Python of a launch; it may have to be built when it starts. Raises ConfigError.
+
+    `choose_python(*, settings, config, outputs, cwd) -> str | None`: None if it is another's choice.
+    """
+    settings, cwd = point.settings, context.cwd
+    hooks = find_run_hooks(settings, point.config, "choose_python")
+    made = (choose(settings=settings, config=point.config, outputs=outputs, cwd=cwd) for choose in hooks)
+    return next(filter(None, made), None) or settings.cluster.python or sys.executable
+
+
+def find_containers(plan: LaunchPlan, context: Context) -> tuple[FrozenContainer, ...]:
+    """Return the images of the runs, each with its digest; raises ConfigError."""
+    found: dict[str, tuple[FrozenContainer, list[int]]] = {}
+    for run in plan.runs:
+        for find in find_run_hooks(run.settings, run.config, "find_container"):
+            key = str(run.settings.container)
+            if key not in found:
+                output_dir = Path(plan.folder).parent
+                found[key] = find(settings=run.settings, output_dir=output_dir, context=context), []
+            found[key][1].append(run.index)
+    return tuple(replace(container, runs=tuple(runs)) for container, runs in found.values())
+
+
+def freeze_feature_files(points: Sequence[SweepPoint], folder: Path, context: Context) -> dict[str, str]:
+    """Return the files that features of these points freeze in the launch folder; raises ConfigError."""
+    users = defaultdict[Any, list[Any]](list)
+    for point in points:
+        for hook in find_run_hooks(point.settings, point.config, "freeze_files"):
+            users[hook].append((point.settings, point.config))
+    files: dict[str, str] = {}
+    for hook, runs in users.items():
+        files |= hook(runs, folder, context.cwd, context.environ)
+    return files
+
+
+def pack_for_launch(plan: LaunchPlan, context: Context) -> tuple[dict[str, object], dict[str, Path]]:
+    """Build and pack what a launch needs besides its code, before it is frozen; raises UsageError.
+
+    Returns what its environment.json says of that, and the files it shares with other launches, by
+    the name of its link to them.
+    """
+    run = plan.runs[0]
+    facts, shared = dict[str, object](), dict[str, Path]()
+    for pack in find_run_hooks(run.settings, run.config, "pack_for_launch"):
+        told, files = pack(plan=plan, context=context)
+        facts |= told
+        shared |= files
+    return facts, shared
