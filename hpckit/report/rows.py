@@ -304,7 +304,7 @@ def format_staged_data(staged: Sequence[StagedData]) -> Iterator[str]:
         slowest = max(there, key=lambda one: one.seconds)
         hows = Counter(one.how for one in there)
         told = ", ".join(f"{count} {how}" for how, count in hows.items())
-        rate = f", {slowest.bytes / slowest.seconds / 1e9:.2f} GB/s a node" if slowest.seconds else ""
+        rate = f", {slowest.bytes / slowest.seconds / 1e9:.2f} GB/s a node" if slowest.seconds >= 1 else ""
         nodes = format_count(len(there), "node")
         yield (
             f"data {name}: {format_byte_size(slowest.bytes)} on {nodes} ({told}), "

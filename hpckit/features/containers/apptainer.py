@@ -17,7 +17,7 @@ def build_words(spec: ContainerSpec) -> list[str]:
     """
     binds = [f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}" for mount in spec.mounts]
     return [
-        *(spec.program, "--quiet", "exec"),
+        *(spec.program, "--quiet", "--nocolor", "exec"),
         *([] if spec.home else ["--no-home"]),
         *_GPU.get(spec.gpu, []),
         *(word for bind in binds for word in ("--bind", bind)),

@@ -20,7 +20,7 @@ from hpckit.features.staging.lock_files import (
     find_locked_environment,
 )
 from hpckit.features.staging.node import NodeData, read_frozen_sources
-from hpckit.features.staging.place import NodeDataError, choose_folder, claim_for_node
+from hpckit.features.staging.place import NodeDataError, choose_folder, claim_for_node, expand_variables
 from hpckit.features.staging.plan import Rates, assign_providers, is_tree_better
 from hpckit.features.staging.sources import freeze_sources
 from hpckit.model.launch import ClusterKind, LaunchConfig
@@ -36,9 +36,9 @@ from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import LaunchPlan
 from hpckit.record.launches import Launch
 from hpckit.record.snapshot.environment import capture_python_environment
-from hpckit.record.store import read_json_object
+from hpckit.record.store import PRIVATE_FOLDER, read_json_object
 from hpckit.run_features import NodeContext
-from hpckit.runtime.environ import SATELLITE, find_node_name, rank_info
+from hpckit.runtime.environ import SATELLITE, copy_environment, find_node_name, rank_info
 
 
 def freeze_files(
@@ -54,6 +54,23 @@ def freeze_files(
 def prepare_node(context: NodeContext) -> NodeData:
     """Return what brings a run's data to a node."""
     return NodeData(context)
+
+
+def list_mounts(
+    *,
+    launch: Launch,
+    index: int,  # noqa: ARG001  # of the hook's form
+    settings: LaunchConfig,  # noqa: ARG001
+    config: Mapping[str, Any],
+) -> list[str]:
+    """Return what a container needs of its node: sources, and `data.dir`, which has to be there before."""
+    data, items, _ = read_items(config)
+    sources = read_frozen_sources(launch.paths)
+    folder = expand_variables(data.dir or "", copy_environment())
+    if folder:
+        with contextlib.suppress(OSError):  # said when it is opened
+            Path(folder).expanduser().mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+    return [str(Path(folder or "").expanduser()), *(sources[item.source].place for item in items)]
 
 
 def choose_providers(

@@ -67,13 +67,13 @@ def choose_folder(
     there, local and has room.
     """
     if named is not None:
-        text = _expand_variables(named, environ)
+        text = expand_variables(named, environ)
         if text is None:
             raise refuse_folder(f"data.dir={named} names a variable that the node does not have")
         return _open_own_folder(Path(text).expanduser(), make=True)
     problems = []
     for candidate in candidates:
-        text = _expand_variables(candidate, environ)
+        text = expand_variables(candidate, environ)
         if text is None or not Path(text).is_dir():
             problems.append(f"{candidate} is not there")
             continue
@@ -89,7 +89,8 @@ def choose_folder(
     )
 
 
-def _expand_variables(text: str, environ: Mapping[str, str]) -> str | None:
+def expand_variables(text: str, environ: Mapping[str, str]) -> str | None:
+    """Return a text with the values of its variables; None if one is missing."""
     try:
         return Template(text).substitute(environ)
     except (KeyError, ValueError):

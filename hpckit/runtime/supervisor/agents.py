@@ -40,7 +40,7 @@ _HEARD_AT_ONCE = (messages.Noticed, messages.Paused, messages.Prepared, messages
 class Peer:
     """One agent that has come.
 
-    `heard_at` is the time of its last message, `told_at` that of the last sign of life sent to it, both by the
+    `heard_at` is the time of its last message, `told_at` that of the last sign of life sent to it, by the
     loop's clock. `switches` are above its node, `satellite` is the job that brings it if not the run's own,
     `port` where other nodes get data from it; `leaving` says why it takes part in no further round.
     """

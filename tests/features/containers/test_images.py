@@ -272,7 +272,9 @@ def test_image_of_a_run_that_may_start_stays(site: Site, desk: Desk, writer: typ
     image = site.pull()
     launch = desk.freeze()
     record = json.loads((launch.paths.launch).read_text())
-    write_json(launch.paths.launch, {**record, "containers": [{"digest": image["digest"]}]})
+    here = {key: image[key] for key in ("digest", "platform", "file", "bytes")}
+    frozen = {**here, "runtime": "apptainer", "image": "docker://app", "stamp": [], "runs": [0]}
+    write_json(launch.paths.launch, {**record, "containers": [frozen]})
     assert json.loads(site.say("ls", "--json").out)["images"][0]["used_by"] == [launch.id]
     assert launch.id in site.say("ls").out
     refused = site.say("rm", image["name"], "--yes")

@@ -91,6 +91,17 @@ def test_command_alone_may_be_in_the_image(shell: Any, words: tuple[str, ...], i
     assert printed(launch).split() == [str(image), "0", "run"]
 
 
+def test_staged_data_is_in_the_container(shell: Any, words: tuple[str, ...], tmp_path: Path) -> None:
+    """Its folder on the node is made before the container starts, and mounted with the source."""
+    source, place = tmp_path / "numbers.bin", tmp_path / "scratch" / "data"
+    source.write_bytes(b"12345")
+    staged = ("data=stage", f"data.dir={place}", "data.margin_gb=0", f"+data.stage.numbers.source={source}")
+    launch = launched(shell, *words, *staged, "--", "sh", "-c", 'echo "$(cat $HPCKIT_DATA_NUMBERS)"')
+    assert printed(launch).split() == ["12345"]
+    started = (tmp_path / "started.log").read_text().split("\0")
+    assert {f"{path}:{path}" for path in (source, place)} <= {*started}
+
+
 def test_container_is_started_once_for_all_rounds(shell: Any, words: tuple[str, ...], tmp_path: Path) -> None:
     """A rank that is killed starts again where it was."""
     once = "[ -e $HPCKIT_RUN_DIR/once ] || { touch $HPCKIT_RUN_DIR/once; kill -9 $$; }"

@@ -23,8 +23,8 @@ SPEC = ContainerSpec(
     options=("--more",),
 )
 WORDS = {
-    "apptainer": "/bin/prog|--quiet|exec|--no-home|--nv|--bind|/data/x y:/data/x y:ro|--bind|/out:/work"
-    "|--more|/images/a b.sif",
+    "apptainer": "/bin/prog|--quiet|--nocolor|exec|--no-home|--nv|--bind|/data/x y:/data/x y:ro|--bind"
+    "|/out:/work|--more|/images/a b.sif",
     "charliecloud": "/bin/prog|--bind=/data/x y:/data/x y|--bind=/out:/work|--more|/images/a b.sif|--",
     "podman": "/bin/prog|run|--rm|--replace|--name=hpckit_0123456789ab_17|--network=host|--pid=host"
     "|--ipc=host|--uts=host|--userns=keep-id|--security-opt=label=disable|--ulimit=host|--entrypoint="
