@@ -9,7 +9,7 @@ from importlib import metadata
 NEEDED = (
     *("argcomplete>=3.1,<4", "cloudpickle>=2.2,<4", "hydra-core>=1.3.2,<1.5", "omegaconf>=2.3,<2.4"),
     *("antlr4-python3-runtime>=4.9,<4.10", "packaging", "jinja2>=3.1", "markupsafe"),
-    *("nvidia-ml-py>=13.580", "psutil>=5.9.6", "pyyaml>=6", "rich>=13.7", "markdown-it-py"),
+    *("nvidia-ml-py>=13.580", "pyyaml>=6", "rich>=13.7", "markdown-it-py"),
     *("pygments", "submitit>=1.5.2,<2", "cloudpickle", "typing-extensions", "numpy>=1.26"),
     "torch>=2.9,<3",
 )

@@ -52,9 +52,17 @@ OF_RANKS = ("RANK", "WORLD_", "LOCAL_", "GROUP_", "ROLE_", "NODE_RANK", "MASTER_
 _OF_PROGRAMS = ("APPTAINER_", "SINGULARITY_", "CH_", "XDG_", "CONTAINERS_")
 
 
+def find_named_program(runtime: ContainerRuntime, cluster: Cluster) -> str | None:
+    """Return the program that the site names for a runtime; None if it names that of another one, or none."""
+    known = cluster.container_runtime
+    fits = known in {ContainerRuntime.none, ContainerRuntime.auto, runtime}
+    return cluster.container_bin if fits else None
+
+
 def find_program(runtime: ContainerRuntime, cluster: Cluster, environ: Mapping[str, str]) -> str | None:
     """Return the path of the program that starts containers here; None if it is not here."""
-    names = (cluster.container_bin,) if cluster.container_bin else PROGRAMS[runtime]
+    named = find_named_program(runtime, cluster)
+    names = (named,) if named else PROGRAMS[runtime]
     path = environ.get("PATH", os.defpath)
     return next((found for name in names if name and (found := shutil.which(name, path=path))), None)
 
@@ -92,9 +100,10 @@ def build_spec(
     else:
         program = find_program(container.runtime, settings.cluster, environ)
     if program is None:
-        wanted = settings.cluster.container_bin or " or ".join(PROGRAMS[container.runtime])
+        named = find_named_program(container.runtime, settings.cluster)
+        wanted = named or f"{' or '.join(PROGRAMS[container.runtime])} in PATH"
         raise ContainerError(
-            f"this node has no {wanted}" + ("" if settings.cluster.container_bin else " in PATH"),
+            f"this node has no {wanted}",
             hint="name the program (cluster.container_bin=PATH), or what provides it (cluster.modules)",
         )
     needed = _list_needed(launch, index, settings, config, environ)

@@ -22,7 +22,7 @@ from hpckit.features.staging.lock_files import (
 from hpckit.features.staging.node import NodeData, read_frozen_sources
 from hpckit.features.staging.place import NodeDataError, choose_folder, claim_for_node, expand_variables
 from hpckit.features.staging.plan import Rates, assign_providers, is_tree_better
-from hpckit.features.staging.sources import freeze_sources
+from hpckit.features.staging.sources import check_data_dir, freeze_sources
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.node_setup import (
     ContainerRuntime,
@@ -131,12 +131,15 @@ def pack_for_launch(*, plan: LaunchPlan, context: Context) -> tuple[dict[str, ob
             "data.environment cannot be combined with a container: the image has its own environment",
             hint="leave out data.environment and data.environment_from, or choose container=none",
         )
+    packs = data.environment is not PackedEnvironment.none
+    if packs:
+        check_data_dir(data.dir, settings, Path(plan.folder))
     facts, files = dict[str, object](), dict[str, Path]()
     if locked is not None and str(locked.python) == plan.python:
         build_locked_environment(locked, context)
         facts |= _read_built_environment(locked, context)
         files[locked.lock.name] = locked.kept_lock
-    if data.environment is not PackedEnvironment.none:
+    if packs:
         folders = find_environment_folders(plan.python, context.environ)
         packed = pack_environment(folders, outputs, data.environment, context)
         facts["packed"] = to_plain(packed)

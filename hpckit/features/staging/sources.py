@@ -31,7 +31,7 @@ def freeze_sources(
     for settings, config in runs:
         data, items, outs = read_items(config)
         if items or outs:
-            _check_data_dir(data.dir, settings, folder)
+            check_data_dir(data.dir, settings, folder)
         for item in items:
             if item.source not in found:
                 found[item.source] = _inspect_source(item, cwd, environ)
@@ -74,7 +74,7 @@ def read_source(path: Path) -> tuple[FrozenSource, Listing]:
     return source, list_file(path)
 
 
-def _check_data_dir(text: str | None, settings: LaunchConfig, folder: Path) -> None:
+def check_data_dir(text: str | None, settings: LaunchConfig, folder: Path) -> None:
     """Raise ConfigError for a data.dir that cannot be a node's own; what only a node knows is left to it."""
     if text is None:
         if not settings.cluster.node_scratch:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hpckit.features.containers.mounts import Mount
-from hpckit.features.containers.runtimes import BUILD_WORDS, PROGRAMS
+from hpckit.features.containers.runtimes import BUILD_WORDS, PROGRAMS, find_named_program
 from hpckit.features.containers.spec import ContainerSpec
+from hpckit.model.launch import Cluster
 from hpckit.model.node_setup import ContainerGpu, ContainerRuntime
 from hpckit.values import replace
 
@@ -54,3 +55,11 @@ def test_apptainer_shows_what_is_asked_for(gpu: ContainerGpu, word: str | None) 
     """And its option for the home folder is that to leave it out."""
     words = BUILD_WORDS[ContainerRuntime.apptainer](replace(SPEC, home=True, gpu=gpu))
     assert {"--nv", "--rocm", "--no-home"} & {*words} == ({word} if word else set())
+
+
+def test_program_that_a_site_names_is_that_of_its_runtime() -> None:
+    """Another runtime is looked for in PATH; a site that names no runtime means the one that is asked for."""
+    site = Cluster(container_runtime=ContainerRuntime.apptainer, container_bin="/opt/apptainer")
+    assert find_named_program(ContainerRuntime.apptainer, site) == "/opt/apptainer"
+    assert find_named_program(ContainerRuntime.podman, site) is None
+    assert find_named_program(ContainerRuntime.podman, Cluster(container_bin="/opt/p")) == "/opt/p"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_world import verb_said
 from waiting import until
 
 from hpckit.context import Context
@@ -229,3 +230,22 @@ def test_a_node_without_room_says_so(venv: Path, tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "GB free" in done.stderr
     assert {path.suffix for path in (tmp_path / "node").iterdir()} == {".lock"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("data.environment=tar",), "cluster.node_scratch has no folders"),
+        (("data.environment=zip", "data.dir=/x"), "'zip' is not a valid"),
+        (("data.environment_from=uv", "data.dir=/x"), "for the nodes of a cluster"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_packed(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    """Nodes need a folder; this machine builds no environment for itself."""
+    given = ("launch", "cluster=local", "+data=stage", *words, "--", "python", "-c", "pass")
+    answer = verb_said(*given, folder=tmp_path, environ=dict(os.environ))
+    assert answer.code == 2
+    assert said in answer.err
+    assert not list((tmp_path / "outputs").rglob("*"))
