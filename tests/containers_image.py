@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from containers_world import make_cheap_root
 
-APPTAINER = "HPCKIT_TEST_APPTAINER"
-"""Path of the program, for tests of a real one."""
 HOST = tuple(dict.fromkeys(["/usr", "/opt", sys.prefix, sys.base_prefix, str(Path(__file__).parents[1])]))
 """What the image's programs need of this machine."""
 
@@ -36,14 +34,7 @@ os.execvp(command[0], command)
 
 def make_image(folder: Path) -> Path:
     """Make the folders and files that a container needs; only `/IMAGE` is its own."""
-    for name in ("usr", "etc", "proc", "sys", "dev", "tmp", "var/tmp", "home", "root", "opt", "run"):
-        (folder / name).mkdir(parents=True)
-    for name in ("bin", "sbin", "lib", "lib64"):
-        (folder / name).symlink_to(f"usr/{name}")
-    (folder / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\n")
-    (folder / "etc/group").write_text("root:x:0:\n")
-    for name in ("etc/hosts", "etc/resolv.conf", "etc/localtime", "IMAGE"):
-        (folder / name).touch()
+    make_cheap_root(folder)
     return folder
 
 
@@ -60,14 +51,6 @@ def stand_in(folder: Path) -> Path:
     program = folder / "apptainer"
     program.write_text(EXEC.format(python=sys.executable, log=str(folder / "started.log")))
     program.chmod(0o755)
-    return program
-
-
-def find_apptainer() -> str:
-    """Return the path of a real Apptainer; skips without one."""
-    program = os.environ.get(APPTAINER) or shutil.which("apptainer")
-    if program is None:
-        pytest.skip(f"there is no apptainer; {APPTAINER}=PATH names one")
     return program
 
 

@@ -13,7 +13,7 @@ import pytest
 from hpckit.sandbox.apptainer import find_apptainer
 
 WANTED = "HPCKIT_TEST_APPTAINER"
-"""Path of the program. If it is set, tests that need it never skip."""
+"""Path of the program; without it that of PATH, or of the sandbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +28,22 @@ class CheapImage:
     mounts: tuple[str, ...] = ("/usr",)
 
 
-@pytest.fixture(scope="session")
-def apptainer() -> str:
-    """Return the path of a working Apptainer; skips where there is none."""
+def find_apptainer_or_skip() -> str:
+    """Return the path of a real Apptainer; skips without one."""
     program = os.environ.get(WANTED) or find_apptainer()
     if program is None:
         pytest.skip(
             f"there is no apptainer: scripts/slurm-sandbox install --with apptainer, or {WANTED}=PATH"
         )
-    subprocess.run([program, "--version"], check=True, capture_output=True, timeout=60)
     return str(program)
+
+
+@pytest.fixture(scope="session")
+def apptainer() -> str:
+    """Return the path of a working Apptainer; skips where there is none."""
+    program = find_apptainer_or_skip()
+    subprocess.run([program, "--version"], check=True, capture_output=True, timeout=60)
+    return program
 
 
 @pytest.fixture(scope="session")

@@ -7,11 +7,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from containers_image import container_words, find_apptainer, make_image, pack_image
+from containers_image import container_words, make_image, pack_image
+from containers_world import find_apptainer_or_skip
 from integration.conftest import Sandbox
 from integration.test_faults_frozen import processes
 from integration.test_faults_time import STEPS as MANY
 from integration.training import STEPS, Training, first
+from tiers import thorough
 from waiting import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.faults]
@@ -31,7 +33,7 @@ def _outside_of_a_chroot(sandbox: Sandbox) -> None:
 @pytest.fixture
 def words(tmp_path: Path) -> tuple[str, ...]:
     """Return the words for a run in an image."""
-    return container_words(find_apptainer(), make_image(tmp_path / "image"))
+    return container_words(find_apptainer_or_skip(), make_image(tmp_path / "image"))
 
 
 def left_behind(training: Training) -> list[str]:
@@ -58,7 +60,7 @@ def test_killed_rank_is_replaced_in_its_container(
 ) -> None:
     """In a SquashFS image: a new round, and the container is not started again."""
     image = pack_image(make_image(tmp_path / "image"), tmp_path / "image.sqsh")
-    words = container_words(find_apptainer(), image)
+    words = container_words(find_apptainer_or_skip(), image)
     training.launch(*words, "container.options=[--userns]", "chaos=['kill rank=1 step=17']")
     run = training.completed()
     assert training.causes() == ["signal", None]
@@ -80,6 +82,7 @@ def test_killed_agent_is_replaced(training: Training, calm: dict[int, float], wo
     nothing_is_left(training)
 
 
+@thorough
 def test_dead_node_is_replaced_by_the_spare(
     training: Training, calm: dict[int, float], words: tuple[str, ...]
 ) -> None:
@@ -94,6 +97,7 @@ def test_dead_node_is_replaced_by_the_spare(
     assert training.losses == first(calm, STEPS)
 
 
+@thorough
 def test_run_outlives_its_supervisor(
     training: Training, calm: dict[int, float], words: tuple[str, ...]
 ) -> None:
@@ -108,6 +112,7 @@ def test_run_outlives_its_supervisor(
     nothing_is_left(training)
 
 
+@thorough
 def test_preemption_costs_no_step(training: Training, calm: dict[int, float], words: tuple[str, ...]) -> None:
     """The notice reaches the agents in their containers; they save at one boundary."""
     training.launch(*words, SLOWLY, f"+params.steps={MANY}")

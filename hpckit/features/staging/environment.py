@@ -33,7 +33,7 @@ FOLDER = "environments"
 BUILT = ".lockfile"
 """After the name of an environment that was built: its lock file."""
 
-_KINDS = frozenset({".sqsh", ".zst", ".gz", BUILT})
+_KINDS = frozenset({".sqsh", ".gz", BUILT})
 _ASK = """\
 import json, os, sys
 prefix, base = map(os.path.realpath, (sys.prefix, sys.base_prefix))
@@ -186,14 +186,14 @@ def _choose_packer(found: EnvironmentFolders, how: PackedEnvironment, path: str)
         left_out = ["-e", *map(str, found.left_out)] if found.left_out else []
         words = [squashfs, *map(str, tops), _FILE, *options, "-no-xattrs", "-keep-as-directory", *left_out]
         return ".sqsh", words
-    zstd = shutil.which("zstd", path=path)
-    suffix, packer = (".tar.gz", "gzip -1") if zstd is None else (".tar.zst", "zstd -3 -T0 -q")
-    words = ["tar", "--create", "--file", _FILE, f"--use-compress-program={packer}"]
+    # Every node has gzip; many have no zstd.
+    packer = "gzip" if shutil.which("pigz", path=path) is None else "pigz"
+    words = ["tar", "--create", "--file", _FILE, f"--use-compress-program={packer} -1"]
     words += ["--anchored", "--no-wildcards"]
     words += [f"--exclude={left.relative_to(tops[-1].parent)}" for left in found.left_out]
     for top in tops:
         words += ["-C", str(top.parent), top.name]
-    return suffix, words
+    return ".tar.gz", words
 
 
 _FILE = "FILE"

@@ -168,8 +168,8 @@ class NodeEnvironment:
         if self.source.suffix == ".sqsh":
             words = ["unsquashfs", "-no-progress", "-force", "-dest", str(part), str(self.source)]
         else:
-            words = ["tar", "--extract", "--no-same-owner", "--file", str(self.source), "-C", str(part)]
-            words += [f"--use-compress-program={'gzip' if self.source.suffix == '.gz' else 'zstd'}"]
+            words = ["tar", "--extract", "--gzip", "--no-same-owner", "--file", str(self.source)]
+            words += ["-C", str(part)]
         try:
             done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
         except FileNotFoundError:
@@ -180,7 +180,7 @@ class NodeEnvironment:
         if done.returncode:
             raise RunError(
                 f"node {find_node_name()} cannot unpack {self.source}: {done.stderr.strip()[-_QUOTED:]}",
-                hint="is the node's disk full, or zstd missing there?",
+                hint="is the node's disk full?",
             )
         part.rename(self.unpacked)
 
