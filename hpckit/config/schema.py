@@ -48,7 +48,7 @@ _ONE = {
 }
 _MANY = {str: "texts", int: "whole numbers", Any: "values"}
 
-OPEN = ("env", "cluster.env", "resources.additional_parameters")
+OPEN = ("env", "cluster.env", "container.env", "resources.additional_parameters")
 """Sections whose keys are the user's; each takes text."""
 
 _NAME_LISTS = ("resources.partition", "resources.qos", "cluster.partition", "cluster.qos")

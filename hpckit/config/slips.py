@@ -25,6 +25,7 @@ from hpckit.config.staged import parse_override_words, words_for_all_stages
 from hpckit.errors import ConfigError
 from hpckit.model.finding import Finding, build_warning_finding
 from hpckit.model.launch import LaunchConfig
+from hpckit.model.node_setup import has_data_settings
 from hpckit.model.plain import is_number_text
 from hpckit.model.plan import SweepPoint
 from hpckit.patterns import lazy_pattern
@@ -52,6 +53,11 @@ def warn_about_suspicious_input(request: ComposeRequest, points: Sequence[SweepP
         words = f"{word} is a text; without it the value is the number {number:g}"
         key, _, value = word.partition("=")
         yield build_warning_finding(key, value, words)
+    section = points[0].config.get("data")
+    sources = [*_list_sources(section)] if not has_data_settings(points[0].config) else []
+    if sources:
+        words = f"data.{sources[0]} brings nothing to nodes without the group: give data=stage, or in a file "
+        yield build_warning_finding(f"data.{sources[0]}", "", words + "`- /data: stage` in its defaults")
     if request.multirun and request.points is None and len(points) == 1 and points[0].search is None:
         words = "-m makes a sweep, but no word has several values (lr=0.1,0.2): this is one run"
         yield build_warning_finding("-m", "", words)
@@ -60,6 +66,17 @@ def warn_about_suspicious_input(request: ComposeRequest, points: Sequence[SweepP
             key, "", f"{key} has a copy of a secret variable, which is not masked there"
         )
     yield from _warn_about_types_lost_in_json(points)
+
+
+def _list_sources(section: object) -> Iterator[str]:
+    """Yield the keys of a section that name what to bring to or from nodes, as only hpckit's has them."""
+    if not isinstance(section, Mapping):
+        return
+    for key in ("stage", "out"):
+        held = section.get(key)
+        for name, item in held.items() if isinstance(held, Mapping) else ():
+            if isinstance(item, Mapping) and "source" in item:
+                yield f"{key}.{name}"
 
 
 def _warn_about_types_lost_in_json(points: Sequence[SweepPoint]) -> Iterator[Finding]:

@@ -28,6 +28,8 @@ COUNTED_RESOURCES = ("nodes", "tasks_per_node")
 """Of `resources`, these keys and the GPUs set the number and kind of ranks and so the result."""
 COUNTED_CLUSTER = ("modules", "setup", "env", "python")
 """Of `cluster`, these keys set what a run's programs are and find."""
+_COUNTED_CONTAINER = ("env", "inside", "mounts", "options", "python")
+"""Of `container`, these; its image is compared by its digest, as the code is."""
 _USUAL = {"device": "auto", "cwd": "run"}
 """Of `runtime`, the keys that count, with the value that most runs have."""
 _BY_NAME = {*field_names(LaunchConfig), "around"} - {"params"}
@@ -59,6 +61,9 @@ def compute_run_signature(config: Mapping[str, Any]) -> str:
     counted["resources"] = gpus | {key: resources.get(key) for key in COUNTED_RESOURCES}
     cluster, runtime = config.get("cluster") or {}, config.get("runtime") or {}
     around = {key: cluster[key] for key in COUNTED_CLUSTER if cluster.get(key)}
+    container = config.get("container") or {}
+    if container.get("runtime", "none") != "none":
+        around |= {f"container.{key}": container[key] for key in _COUNTED_CONTAINER if container.get(key)}
     around |= {key: runtime[key] for key in _USUAL if runtime.get(key, _USUAL[key]) != _USUAL[key]}
     if around:
         counted["around"] = around

@@ -85,9 +85,10 @@ def start_agent(  # noqa: PLR0913  # the hook's form
 ) -> list[str]:
     """Return the words that start the agent in its image; raises ContainerError."""
     container = launch.find_container(index)
+    if container is not None:
+        check_image(container)
     if container is None or settings.container.inside is ContainerInside.command:
         return [*words]
-    check_image(container)
     inside = build_program_environment(environ) | {"PYTHONPATH": str(launch.paths.hpckit_zip)}
     spec = build_spec(launch, index, settings, config, container, inside)
     environ.clear()
@@ -157,7 +158,8 @@ def wrap_command(
     spec = replace(spec, variables=tuple(sorted({*spec.variables, *ours})))
     environ.clear()
     environ.update(passed)
-    return [*BUILD_WORDS[container.runtime](spec), *words]
+    program = settings.container.python if words[0] == "python" else words[0]
+    return [*BUILD_WORDS[container.runtime](spec), program, *words[1:]]
 
 
 def check_image(container: FrozenContainer) -> None:

@@ -146,6 +146,10 @@ def pull_image(order: PullOrder, context: Context) -> tuple[PulledImage, bool]:
                 reference, context.environ, plain_http=order.plain_http
             ):
                 raise RunError(f"{reference} moved while it was pulled", hint="pull it again")
+            for known in list_images(folder):  # pulled elsewhere: runs that have it are not to lose it
+                same = (known.reference, known.digest, known.platform) == (str(reference), digest, platform)
+                if same and known.file.endswith(order.suffix):
+                    return known, False
             return _keep_image(order, target, digest, platform, context.now()), True
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

@@ -15,6 +15,7 @@ import signal
 import sys
 import tarfile
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ class CompileCaches:
         part = self.folder.with_name(f".{self.folder.name}.{os.getpid()}")
         begin = time.monotonic()
         make_private_folder(part)
-        with contextlib.suppress(OSError, tarfile.TarError, EOFError):
+        with contextlib.suppress(OSError, tarfile.TarError, EOFError, ValueError, zlib.error):
             if explain_unsafe_ownership(read_path_status(self.carried), os.geteuid()) is None:
                 with tarfile.open(self.carried) as packed:
                     # Python 3.11.3 and older have no filters; the file is the user's own.

@@ -120,14 +120,14 @@ class NodeEnvironment:
         wanted, kept = (self.image if self.mounted else self.unpacked), True
         while True:
             fcntl.flock(lock, fcntl.LOCK_SH)
-            if wanted.exists():
+            if self._is_here(wanted):
                 break
             try:  # without waiting: those that have it keep their locks for long
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 time.sleep(_LOOK_S)
                 continue
-            if not wanted.exists():
+            if not self._is_here(wanted):
                 kept = False
                 size = self.packed.size_bytes if self.mounted else self.packed.unpacked_bytes
                 check_room(self.folder, size, int(self.data.margin_gb * _GB), "environment")
@@ -136,6 +136,10 @@ class NodeEnvironment:
         if self.data.keep is KeptData.job:
             atexit.register(self._remove_if_last, lock)
         return kept
+
+    def _is_here(self, wanted: Path) -> bool:
+        """Return whether it is here, a file with all of its bytes."""
+        return wanted.exists() and (not self.mounted or wanted.stat().st_size == self.packed.size_bytes)
 
     def _copy(self) -> None:
         part = self.image.with_name(f".{self.image.name}.part")

@@ -181,7 +181,7 @@ def start_agent(
             data=data,
         )
         words = environment.start(words, environ)
-    with contextlib.suppress(RunError):  # without a folder caches are where they usually are
+    with contextlib.suppress(RunError, OSError):  # without a folder caches are where they usually are
         folder = _open_node_folder(data, settings, environ, 0) / "caches"
         name = f"{launch.id}.{index}"
         caches = CompileCaches(folder=folder / name, carried=launch.paths.run(index).compile_caches)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
@@ -14,6 +15,8 @@ from hpckit.model.plain import from_plain
 from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field_names
 
+_TAKEN = ("environment", "hf", "mnt", "out")
+"""Names that the folder of a run on a node has already."""
 _NAME = lazy_pattern(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _SQUASHED = (".sqsh", ".squashfs", ".sqfs")
@@ -150,6 +153,9 @@ def read_items(config: Mapping[str, Any]) -> tuple[Data, tuple[StageItem, ...], 
     out = tuple(_parse_entries("data.out", settings.out, OutItem))
     for each in out:
         _check_out_item(each)
+    places = [each.to or f"out/{each.name}" for each in out]
+    if len({*map(posixpath.normpath, places)}) < len(places):
+        raise ConfigError("two items of data.out go to one folder", hint="give each another `to`")
     return settings, stage, out
 
 
@@ -161,6 +167,11 @@ def _parse_entries(section: str, entries: Mapping[str, Any], kind: Any) -> Itera
             raise ConfigError(
                 f"{section}.{name}: {name!r} is not a name for a variable",
                 hint="use letters, digits and _, beginning with a letter",
+            )
+        if name.lower() in _TAKEN:
+            raise ConfigError(
+                f"{section}.{name}: hpckit itself uses this name on nodes",
+                hint=f"any other name than {', '.join(_TAKEN)}",
             )
         if name.upper() in seen:
             raise ConfigError(

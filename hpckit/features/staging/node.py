@@ -92,9 +92,10 @@ class NodeData:
         except NodeDataError as error:
             self.context.tell(messages.Prepared(cause=error.cause, problem=str(error)))
             return
-        except (StagingStoppedError, HpckitError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  # what a thread does not tell is waited for without end
             if not self._stopped.is_set():
-                self.context.tell(messages.Prepared(cause=Cause.data_refused, problem=str(error)))
+                words = str(error) if isinstance(error, HpckitError | OSError) else repr(error)
+                self.context.tell(messages.Prepared(cause=Cause.data_refused, problem=words))
             return
         self.out.start(self._job_folder / "out")
         for item in self.items:
@@ -107,7 +108,7 @@ class NodeData:
             self.context.tell(messages.Prepared(staged=(self._staged[item.name],)))
         except StagingStoppedError:
             pass
-        except (NodeDataError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  # as above
             (self._job_folder / f"{item.name}.failed").write_text(str(error))
             self.context.tell(
                 messages.Warn(message=f"data {item.name} did not come to {self.context.node}: {error}")

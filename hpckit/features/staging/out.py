@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from hpckit.model import messages
 from hpckit.record.store import make_private_folder, write_text_atomically
 from hpckit.run_features import NodeContext
 
+_SHOWN = 5
 _PIECE = 8 << 20
 _TICK_S = 0.5
 
@@ -80,21 +82,22 @@ class OutCopier:
         source, began, total = self._source(item), time.monotonic(), 0
         run = self.context.launch.paths.run(self.context.index).folder
         target = run / (item.to or f"out/{item.name}") / self.context.node
-        done = self._done[item.name]
+        done, problems = self._done[item.name], list[str]()
         try:
             for here, _, names in os.walk(source):
                 for name in names:
                     file = Path(here, name)
                     path = str(file.relative_to(source))
-                    found = file.lstat()
-                    if (
-                        file.is_symlink()
-                        or not file.is_file()
-                        or done.get(path) == (found.st_size, found.st_mtime_ns)
-                    ):
+                    try:
+                        found = file.lstat()
+                        mark = found.st_size, found.st_mtime_ns
+                        if stat.S_ISREG(found.st_mode) and done.get(path) != mark:
+                            total += self._copy_file(file, target / path)
+                            done[path] = mark
+                    except FileNotFoundError:  # renamed meanwhile
                         continue
-                    total += self._copy_file(file, target / path)
-                    done[path] = (found.st_size, found.st_mtime_ns)
+                    except OSError as error:
+                        problems.append(f"{path}: {error.strerror}")
             if total:
                 record = {
                     "v": 1,
@@ -105,7 +108,10 @@ class OutCopier:
                     target.with_name(f"{self.context.node}.manifest.json"), json.dumps(record) + "\n"
                 )
         except OSError as error:
-            self.context.tell(messages.Warn(message=f"data.out.{item.name} of {self.context.node}: {error}"))
+            problems.append(str(error))
+        if problems:
+            words = f"data.out.{item.name} of {self.context.node}: {'; '.join(problems[:_SHOWN])}"
+            self.context.tell(messages.Warn(message=words))
         if total:
             took = round(time.monotonic() - began, 3)
             self.context.tell(messages.StagedOut(name=item.name, bytes=total, seconds=took))

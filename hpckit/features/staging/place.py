@@ -16,6 +16,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from hpckit.model.counted import format_byte_size
 from hpckit.model.failure import Cause
 from hpckit.record.layout import STAGED_DATA
 from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, write_text_atomically
@@ -180,6 +181,29 @@ def hold_in_use(manifest: Path) -> int:
     return file
 
 
+def is_in_use(manifest: Path) -> bool:
+    """Return whether another process counts on the copy of a manifest."""
+    file = os.open(manifest, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
+def rewrite_manifest(manifest: Path, content: Mapping[str, Any]) -> None:
+    """Write a manifest again in its place: as another file it would lose the locks of those who use it."""
+    text = json.dumps(content).encode() + b"\n"
+    file = os.open(manifest, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.pwrite(file, text, 0)
+        os.ftruncate(file, len(text))
+    finally:
+        os.close(file)
+
+
 def check_room(folder: Path, needed: int, margin: int, what: str) -> None:
     """Raise NodeDataError if a folder's disk has no room for so many bytes and the margin."""
     if needed <= 0:
@@ -189,8 +213,8 @@ def check_room(folder: Path, needed: int, margin: int, what: str) -> None:
     if free < needed + margin:
         raise NodeDataError(
             Cause.scratch_full,
-            f"{folder} has {free / 1e9:.1f} GB free, {(needed + margin) / 1e9:.1f} GB are needed "
-            f"({what} {needed / 1e9:.1f} + data.margin_gb {margin / 1e9:.1f})",
+            f"{folder} has {format_byte_size(free)} free, {format_byte_size(needed + margin)} are needed "
+            f"({what} {format_byte_size(needed)} + data.margin_gb {format_byte_size(margin)})",
         )
 
 
@@ -253,6 +277,6 @@ def remove_leftovers(
             shutil.rmtree(job, ignore_errors=True)
     for part in folder.glob("*.gone"):
         shutil.rmtree(part, ignore_errors=True)
-    for part in folder.glob("*.partial"):
+    for part in (*folder.glob("*.partial"), *folder.glob("*.extracted")):
         if time.time() - part.lstat().st_mtime > 7 * 24 * 3600:
             shutil.rmtree(part, ignore_errors=True)

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def resolve_hub_source(url: str, environ: Mapping[str, str]) -> FrozenSource:
         told = _ask_hub(source, environ)
         sizes = [int(one.get("size") or 0) for one in told["siblings"]]
         commit = str(told["sha"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, HTTPException) as error:
         raise ConfigError(
             f"{url} cannot be resolved to a commit at {endpoint}: {_explain(error)}",
             hint="the machine that launches needs the hub (HF_ENDPOINT, HF_TOKEN); "
@@ -99,8 +100,8 @@ def fetch_hub_source(source: FrozenSource, folder: Path, environ: Mapping[str, s
             path = urllib.parse.quote(name)
             url = f"{source.endpoint}/{match[1] or ''}{match[2]}/resolve/{source.commit}/{path}"
             wanted = (one.get("lfs") or {}).get("sha256")
-            _download(url, target, wanted, environ)
-    except (KeyError, TypeError, ValueError, urllib.error.URLError) as error:
+            _download(url, target, wanted, one.get("size"), environ)
+    except (KeyError, TypeError, ValueError, urllib.error.URLError, HTTPException) as error:
         raise SourceError(f"cannot be downloaded from {source.endpoint}: {_explain(error)}") from error
     make_private_folder(base / "refs")
     revision = match[3] or "main"
@@ -108,13 +109,16 @@ def fetch_hub_source(source: FrozenSource, folder: Path, environ: Mapping[str, s
     (base / "refs" / revision).write_text(source.commit)
 
 
-def _download(url: str, target: Path, wanted: str | None, environ: Mapping[str, str]) -> None:
+def _download(
+    url: str, target: Path, wanted: str | None, size: int | None, environ: Mapping[str, str]
+) -> None:
     found, part = hashlib.sha256(), target.with_name(f"{target.name}.incomplete")
     with _open_url(url, environ) as answer, part.open("wb") as file:
         while piece := answer.read(_PIECE):
             found.update(piece)
             file.write(piece)
-    if wanted and found.hexdigest() != wanted:
+    # A connection that ends too early looks like the end of the file.
+    if (wanted and found.hexdigest() != wanted) or (size is not None and part.stat().st_size != size):
         part.unlink()
         raise SourceError(f"came damaged: {url}")
     part.rename(target)

@@ -45,7 +45,7 @@ def _inspect_source(item: StageItem, cwd: Path, environ: Mapping[str, str]) -> F
         return resolve_hub_source(item.source, environ)
     if item.source.startswith("s3://"):
         return inspect_object_source(item.source, environ)
-    path = Path(os.path.normpath(cwd / Path(item.source).expanduser()))
+    path = Path(os.path.realpath(cwd / Path(item.source).expanduser()))
     try:
         return read_source(path)[0]
     except (OSError, SourceError) as error:

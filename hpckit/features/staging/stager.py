@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import lzma
+import os
 import shutil
 import tarfile
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from gzip import BadGzipFile
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +46,9 @@ from hpckit.features.staging.place import (
     evict_copies,
     hold_in_use,
     hold_lock,
+    is_in_use,
     read_manifest,
+    rewrite_manifest,
 )
 from hpckit.features.staging.remote import fetch_hub_source, fetch_object_source
 from hpckit.features.staging.sources import read_source
@@ -50,7 +56,7 @@ from hpckit.features.staging.transfer import ProviderLostError, Shelf, receive_l
 from hpckit.model.failure import Cause
 from hpckit.model.node_setup import Data, KeptData
 from hpckit.record.store import make_private_folder, write_text_atomically
-from hpckit.values import dataclass, field
+from hpckit.values import dataclass, field, replace
 
 _AT_A_TIME = 4
 """Blocks that are read, summed and written beside each other."""
@@ -119,7 +125,7 @@ class Stager:
                 kept = self._take_kept_copy()
                 if not kept:
                     self._copy()
-                self._note_use()
+                    self.used.append(hold_in_use(self._beside(MANIFEST)))
                 self._is_here = True
         except OSError as error:
             if error.errno in _FULL:
@@ -133,27 +139,46 @@ class Stager:
                 self.shelf.fail()  # who waits for it gets it elsewhere
         return "kept" if kept else "copied" if self._from_source else "tree"
 
-    def _note_use(self) -> None:
-        self.used.append(hold_in_use(self._beside(MANIFEST)))
-
     def _take_kept_copy(self) -> bool:
-        """Return whether a sound copy is here already; a damaged one becomes a partial one."""
-        manifest = read_manifest(self._beside(MANIFEST))
+        """Return whether a sound copy is here; a damaged one becomes a partial one, unless it is in use."""
+        manifest, place = read_manifest(self._beside(MANIFEST)), self._beside(MANIFEST)
         if manifest is None or not self._base.is_dir():
             return False
+        used_by_others = is_in_use(place)
+        try:
+            held = hold_in_use(place)
+        except FileNotFoundError:  # removed meanwhile
+            return False
+        if self._is_sound(manifest, trusted=used_by_others):
+            self.used.append(held)
+            rewrite_manifest(place, {**manifest, "for": dict(self.owner)})
+            return True
+        os.close(held)
+        if used_by_others:
+            words = f"the copy of {self.item.name} in {self.folder} is damaged, and another job uses it"
+            raise NodeDataError(Cause.data_damaged, words)
+        place.unlink()
+        if self.how is How.extract:
+            shutil.rmtree(self._base, ignore_errors=True)
+        else:
+            self._base.rename(self._beside(".partial"))
+        return False
+
+    def _is_sound(self, manifest: Mapping[str, Any], *, trusted: bool) -> bool:
+        """Return whether the copy is as it came; what is unpacked may be written to by those who use it."""
         if self.how is How.extract:
             with contextlib.suppress(OSError, SourceError):
-                return bool(list_folder(self.path, self.path.name)[1] == manifest.get("digest"))
+                return trusted or bool(list_folder(self.path, self.path.name)[1] == manifest.get("digest"))
             return False
+        # The sums that are there may be of another kind than those that this job would have made.
+        if (kind := str(manifest.get("sum")).partition(":")[0]) in {*Verify}:
+            self.item = replace(self.item, verify=Verify(kind))
         partial = self._beside(".partial")
         shutil.rmtree(partial, ignore_errors=True)
         found = self._read_verified_prefix(self._base)
         if found is not None and len(found[1]) == found[0].blocks and Tree(self._base, found[0]).has_sizes():
             self.shelf.begin(Tree(self._base, found[0]), found[1])
-            self._write_manifest({**manifest, "for": dict(self.owner)})
             return True
-        self._beside(MANIFEST).unlink()
-        self._base.rename(partial)
         return False
 
     def _copy(self) -> None:
@@ -197,6 +222,7 @@ class Stager:
 
     def _remove_partial(self) -> None:
         shutil.rmtree(self._beside(".partial"), ignore_errors=True)
+        shutil.rmtree(self._beside(".extracted"), ignore_errors=True)
         self._beside(".blocks").unlink(missing_ok=True)
 
     def _read_verified_prefix(
@@ -292,7 +318,7 @@ class Stager:
                 filling.add(found)
         except SourceError as error:
             raise NodeDataError(Cause.data_refused, f"{self.source.place} {error}") from error
-        if self.source.kind is Kind.file:
+        if self.source.kind in (Kind.file, Kind.folder):
             self._check_source()
 
     def _check_source(self) -> Listing:
@@ -357,7 +383,9 @@ class Stager:
         try:
             with tarfile.open(packed) as archive:
                 archive.extractall(inner, filter="data")
-        except (tarfile.TarError, EOFError, ValueError) as error:
+                while archive.fileobj is not None and archive.fileobj.read(1 << 20):
+                    pass  # only at the end of its file a compressed archive is checked
+        except (tarfile.TarError, EOFError, ValueError, BadGzipFile, zlib.error, lzma.LZMAError) as error:
             shutil.rmtree(target, ignore_errors=True)
             raise NodeDataError(
                 Cause.data_refused, f"{self.source.place} cannot be unpacked: {error}"

@@ -91,6 +91,33 @@ def test_command_alone_may_be_in_the_image(shell: Any, words: tuple[str, ...], i
     assert printed(launch).split() == [str(image), "0", "run"]
 
 
+def test_what_a_container_is_told_is_part_of_a_run(shell: Any, words: tuple[str, ...]) -> None:
+    """Another variable makes another run; `env` and `cluster.env` do, too."""
+    for value in ("1", "2"):
+        said = shell(
+            "launch", "--wait", "--json", *words, f"container.env.LR={value}", "--", "sh", "-c", "true"
+        )
+        assert (said.code, json.loads(said.out)["skipped"]) == (0, [])
+
+
+def test_python_of_a_command_is_the_image_s(shell: Any, words: tuple[str, ...]) -> None:
+    """Some images have only `python3`."""
+    launch = launched(shell, *words, "cluster.env.PATH=/nowhere", "--", "python", "-c", "print('ran')")
+    assert printed(launch).split() == ["ran"]
+
+
+def test_image_that_changed_is_refused_for_a_command_alone_too(
+    shell: Any, words: tuple[str, ...], image: Path
+) -> None:
+    """What `launch` froze is what runs."""
+    alone = (*words, "container.inside=command", "--", "sh", "-c", "true")
+    launch = launched(shell, *alone)
+    (image / "etc/more").write_text("another")
+    said = shell("rerun", f"{launch.name}.0", "--exact", "--wait")
+    assert said.code != 0
+    assert "sha256:" in said.err
+
+
 def test_staged_data_is_in_the_container(shell: Any, words: tuple[str, ...], tmp_path: Path) -> None:
     """Its folder on the node is made before the container starts, and mounted with the source."""
     source, place = tmp_path / "numbers.bin", tmp_path / "scratch" / "data"

@@ -228,7 +228,7 @@ def test_a_node_without_room_says_so(venv: Path, tmp_path: Path) -> None:
     words = node(pack(venv, tmp_path / "outputs"), tmp_path / "outputs", "-c", "pass", margin_gb=10**9)
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert "GB free" in done.stderr
+    assert "GiB free" in done.stderr
     assert {path.suffix for path in (tmp_path / "node").iterdir()} == {".lock"}
 
 

@@ -35,6 +35,8 @@ def _config(**changed: Any) -> dict[str, Any]:
         ({"stage": {"a": {"source": "/x", "hwo": "copy"}}}, "data.stage.a.hwo: there is no such key"),
         ({"stage": {"a-b": {"source": "/x"}}}, "'a-b' is not a name for a variable"),
         ({"stage": {"a": {"source": "/x"}, "A": {"source": "/y"}}}, "are one variable"),
+        ({"stage": {"out": {"source": "/x"}}}, "hpckit itself uses this name"),
+        ({"out": {"a": {"to": "res"}, "b": {"to": "./res"}}}, "go to one folder"),
         ({"stage": {"a": "/x"}}, "data.stage.a is '/x', not a mapping"),
         ({"stage": {"a": {}}}, "data.stage.a"),
         ({"stage": {"a": {"source": ""}}}, "data.stage.a.source is empty"),

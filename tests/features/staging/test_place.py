@@ -76,7 +76,7 @@ def test_the_first_candidate_with_room_is_taken(here: Path) -> None:
     """Of cluster.node_scratch it is the first that is there and large enough; else all are named."""
     found = choose_folder(None, ["$GONE/x", "/no/such", str(here)], {}, 1)
     assert found == here
-    with pytest.raises(NodeDataError, match=r"\$GONE/x is not there; .* GB free") as raised:
+    with pytest.raises(NodeDataError, match=r"\$GONE/x is not there; .* [GT]iB free") as raised:
         choose_folder(None, ["$GONE/x", str(here)], {}, 10**18)
     assert raised.value.cause is Cause.scratch_full
 

@@ -17,7 +17,7 @@ from staged_node import Node, write_random
 from hpckit.features.staging.items import How, StageItem, Verify
 from hpckit.features.staging.listing import BLOCK
 from hpckit.features.staging.mounting import mount_squashfs, unmount
-from hpckit.features.staging.place import MANIFEST, NodeDataError, read_manifest
+from hpckit.features.staging.place import MANIFEST, NodeDataError, read_manifest, remove_copy
 from hpckit.features.staging.stager import StagingStoppedError
 from hpckit.model.failure import Cause
 
@@ -201,9 +201,64 @@ def test_a_tar_is_unpacked_once_and_kept(tmp_path: Path, node: MakeNode) -> None
     assert again.how == "kept"
     os.truncate(folder / "inner" / "a.txt", 5)
     again.close()
+    first.close()
     third = node("n1", source)
     assert (third.stage() / "inner" / "a.txt").stat().st_size == 100
     assert third.how == "copied"
+
+
+def test_a_copy_stays_while_another_job_uses_it(tmp_path: Path, node: MakeNode) -> None:
+    """The first of two jobs to end takes nothing from the other; the last one may."""
+    source = write_random(tmp_path / "data.bin", 10)
+    first, second = node("n1", source), node("n1", source)
+    first.stage()
+    second.stage()
+    second.close()
+    assert not remove_copy(_manifest(first))
+    manifest = _manifest(first)
+    first.close()
+    assert remove_copy(manifest)
+
+
+def test_what_jobs_write_into_an_unpacked_tar_takes_it_from_no_other(tmp_path: Path, node: MakeNode) -> None:
+    """Programs keep an index or a lock beside their data."""
+    write_random(tmp_path / "a.txt", 100)
+    source = tmp_path / "set.tar"
+    with tarfile.open(source, "w") as archive:
+        archive.add(tmp_path / "a.txt", "a.txt")
+    first, second = node("n1", source), node("n1", source)
+    index = first.stage() / "index"
+    index.touch()
+    second.stage()
+    assert (second.how, index.exists()) == ("kept", True)
+
+
+def test_a_folder_that_changes_while_it_is_copied_is_refused(tmp_path: Path, node: MakeNode) -> None:
+    """A mix of old and new would train on what never was."""
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for name in ("a", "b", "c"):
+        write_random(folder / name, BLOCK)
+    here = node("n1", folder)
+    stager = here.stager()
+    here.shelf.on_block = lambda blocks: (folder / "c").write_bytes(b"new" * 9) if blocks == 1 else None
+    with pytest.raises(NodeDataError) as raised:
+        stager.stage()
+    assert raised.value.cause in (Cause.data_refused, Cause.data_damaged)
+
+
+def test_a_damaged_archive_is_the_source_s_fault(tmp_path: Path, node: MakeNode) -> None:
+    """No node is blamed, and no thread ends without a word."""
+    source = tmp_path / "set.tar.gz"
+    write_random(tmp_path / "a", 200_000)
+    with tarfile.open(source, "w:gz") as archive:
+        archive.add(tmp_path / "a", "a")
+    content = bytearray(source.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 400] = bytes(400)
+    source.write_bytes(content)
+    with pytest.raises(NodeDataError) as raised:
+        node("n1", source).stage()
+    assert raised.value.cause is Cause.data_refused
 
 
 def test_a_tar_that_leads_out_of_its_folder_is_refused(tmp_path: Path, node: MakeNode) -> None:
