@@ -42,6 +42,7 @@ FIELDS = [
     "total_steps",
     "satellites",
     "preflight",
+    "container",
     "staged",
     "grown",
     "telemetry",
@@ -138,6 +139,7 @@ def test_status_json_has_the_documented_fields(desk: Any, writer: Any) -> None:
         "total_steps": None,
         "satellites": [],
         "preflight": [],
+        "container": None,
         "staged": [],
         "grown": [],
         "telemetry": {
