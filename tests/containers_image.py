@@ -28,6 +28,10 @@ image, *command = words[place:]
 if not os.path.exists(image):
     sys.exit("FATAL: no image " + image)
 os.environ.update(PATH=os.defpath, IMAGE=image)
+if os.path.exists(image + "/env"):
+    os.environ.update(line.split("=", 1) for line in open(image + "/env").read().split())
+for name in [name for name in os.environ if name.startswith("APPTAINERENV_")]:
+    os.environ[name.removeprefix("APPTAINERENV_")] = os.environ.pop(name)
 os.execvp(command[0], command)
 """
 

@@ -49,7 +49,6 @@ def test_compose_takes_every_shipped_option(option: str, request_for: Requester)
     """Every file of every group composes to typed, frozen, JSON-able settings."""
     open_keys = ["command=[true]"] if option == "experiment=command" else []
     open_keys += ["entry_point=a:b"] if option == "experiment=function" else []
-    open_keys += ["container.image=/i.sif"] if option.startswith("container=") else []
     (point,) = compose_sweep_points(request_for(option, *open_keys, environ={"SCRATCH": "/scratch"}))
     assert json.loads(json.dumps(point.config)) == point.config
     assert from_plain(LaunchConfig, point.config) == point.settings

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 from hpckit.features.containers.spec import ContainerSpec
 from hpckit.model.node_setup import ContainerGpu
 
@@ -24,3 +27,9 @@ def build_words(spec: ContainerSpec) -> list[str]:
         *spec.options,
         spec.image,
     ]
+
+
+def override_image_variables(program: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return these variables as those that win over what the image itself sets."""
+    prefix = "APPTAINERENV" if Path(program).name.startswith("apptainer") else "SINGULARITYENV"
+    return {f"{prefix}_{name}": value for name, value in variables.items()}

@@ -38,6 +38,8 @@ _HINTS = {
     "user namespace": "ask for user namespaces, or for a runtime that is installed setuid",
     "could not create character device": "pack the image again without its /dev: mksquashfs … -e dev",
     "exec format error": "the image is for another architecture than the node",
+    "can't mkdir": "make this folder in the image; newer Charliecloud: container.options=[--write-fake]",
+    "mount source": "this node has no such folder: container.mounts, cluster.container_mounts",
     "executable file not found": "name the image's Python: container.python=PATH; agents need 3.11 or later",
     "No such file or directory": "name the image's Python: container.python=PATH; agents need 3.11 or later",
 }
@@ -178,7 +180,8 @@ def explain_failed_start(image: str, python: Sequence[str], environ: Mapping[str
         said = (done.stderr or done.stdout).strip().splitlines()
         text = "; ".join(said[-3:]) or f"exit code {done.returncode}"
         hint = next((hint for mark, hint in _HINTS.items() if mark.lower() in text.lower()), "")
-        raise ContainerError(f"{python[-1]} does not start in {image}: {text}", hint=hint)
+        failed = f"{python[-1]} does not start in" if "python" in hint else f"{python[0]} does not start"
+        raise ContainerError(f"{failed} {image}: {text}", hint=hint)
     found = tuple(map(int, versions[-1]))
     if found < _OLDEST:
         raise ContainerError(

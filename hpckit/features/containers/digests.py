@@ -88,4 +88,7 @@ def _list_folder(folder: str, below: str) -> Iterator[tuple[bytes, int]]:
         line = json.dumps([name, stat.filemode(seen.st_mode), size, *told])
         yield f"{line}\n".encode(errors="surrogateescape"), size
         if entry.is_dir(follow_symlinks=False):
-            yield from _list_folder(entry.path, f"{name}/")
+            try:
+                yield from _list_folder(entry.path, f"{name}/")
+            except PermissionError:  # such as /root of an image that root has unpacked
+                yield f"{json.dumps([name, 'closed'])}\n".encode(errors="surrogateescape"), 0

@@ -10,6 +10,7 @@ from typing import Any
 
 from hpckit.context import Context
 from hpckit.errors import ConfigError, ContainerError
+from hpckit.features.containers.apptainer import override_image_variables
 from hpckit.features.containers.check import check_inside, explain_failed_start
 from hpckit.features.containers.digests import compute_digest, find_digest, read_platform, read_stamp
 from hpckit.features.containers.mounts import plan_mounts
@@ -47,7 +48,8 @@ def find_container(*, settings: LaunchConfig, output_dir: Path, context: Context
             hint="container.image=FILE (.sif, .sqsh), a folder, or a reference such as docker://NAME:TAG",
         )
     _refuse_bad_settings(settings)
-    plan_mounts([str(output_dir)], list_named_mounts(settings))
+    saves, weights = settings.checkpoint.dir, settings.checkpoint.weights
+    plan_mounts([str(output_dir), *filter(None, (saves, weights))], list_named_mounts(settings))
     runtime, file = choose_runtime(settings, context.environ), _find_file(settings, output_dir, context)
     try:
         stamp = read_stamp(file)
@@ -155,6 +157,9 @@ def wrap_command(
     named = {*settings.cluster.env, *settings.container.env, *settings.env}
     ours = {name for name in environ if name.startswith(OF_RANKS) or name in named} - {"PATH"}
     passed = build_program_environment(environ) | {name: environ[name] for name in ours}
+    if container.runtime is ContainerRuntime.apptainer:
+        told = ours | {name for name in ("PATH", "LD_LIBRARY_PATH") if name in settings.container.env}
+        passed |= override_image_variables(spec.program, {name: environ[name] for name in told})
     spec = replace(spec, variables=tuple(sorted({*spec.variables, *ours})))
     environ.clear()
     environ.update(passed)

@@ -25,7 +25,8 @@ def parse_mount(text: str, key: str) -> Mount:
     source, *more = text.split(":")
     mode = more.pop() if more and more[-1] in _MODES else "rw"
     target = more.pop() if more else source
-    if more or not (source.startswith("/") and target.startswith("/")) or target == "/" or "," in text:
+    absolute = source.startswith("/") and target.startswith("/")
+    if more or not absolute or not os.path.normpath(target).strip("/") or "," in text:
         raise ConfigError(
             f"{key} has {text!r}; a mount is SRC[:DST[:ro|rw]], two absolute paths without : and ,",
             hint="DST is SRC if it is left out, and not /",

@@ -17,7 +17,8 @@ def build_words(spec: ContainerSpec) -> list[str]:
 
     An image is a folder, or a name that `podman` knows.
     """
-    image = ["--rootfs", spec.image] if spec.image.startswith("/") else [spec.image]
+    # Its own files come into a layer above the image, which stays as it is.
+    image = ["--rootfs", f"{spec.image}:O"] if spec.image.startswith("/") else [spec.image]
     mounts = (f"{mount.source}:{mount.target}:{'ro' if mount.read_only else 'rw'}" for mount in spec.mounts)
     return [
         *(spec.program, "run", "--rm", "--replace", f"--name={spec.name}"),

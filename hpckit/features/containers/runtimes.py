@@ -107,11 +107,15 @@ def build_spec(
             hint="name the program (cluster.container_bin=PATH), or what provides it (cluster.modules)",
         )
     needed = _list_needed(launch, index, settings, config, environ)
+    try:
+        mounts = tuple(plan_mounts(needed, list_named_mounts(settings)))
+    except ConfigError as error:
+        raise ContainerError(error.message, hint=error.hint) from error
     return ContainerSpec(
         program=program,
         image=container.file,
         name=name_container(container, environ.get("SLURM_JOB_ID", launch.id)),
-        mounts=tuple(plan_mounts(needed, list_named_mounts(settings))),
+        mounts=mounts,
         variables=tuple(sorted(select_variables(environ))),
         gpu=_choose_gpu(settings),
         home=settings.container.home,

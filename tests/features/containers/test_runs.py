@@ -129,6 +129,25 @@ def test_staged_data_is_in_the_container(shell: Any, words: tuple[str, ...], tmp
     assert {f"{path}:{path}" for path in (source, place)} <= {*started}
 
 
+def test_variables_of_an_image_win_over_no_other(shell: Any, words: tuple[str, ...], image: Path) -> None:
+    """Also if only the command is in the image, whose own variables come after the host's."""
+    (image / "env").write_text("ONE=image TWO=image RANK=9")
+    given = (*words, "container.inside=command", "env.ONE=run", "container.env.TWO=container")
+    launch = launched(shell, *given, "--", "sh", "-c", 'echo "$ONE $TWO $RANK"')
+    assert printed(launch).split() == ["run", "container", "0"]
+
+
+@pytest.mark.parametrize(
+    "word", ["checkpoint.dir=/c,k", "checkpoint.weights=/w:1", "container.mounts=[/opt:/.]"]
+)
+def test_path_that_no_container_can_have_is_refused_at_launch(
+    shell: Any, words: tuple[str, ...], word: str
+) -> None:
+    """Nothing is written."""
+    said = shell("launch", *words, f"'{word}'" if "[" not in word else word, "--", "true")
+    assert said.code == 2, said.err
+
+
 def test_container_is_started_once_for_all_rounds(shell: Any, words: tuple[str, ...], tmp_path: Path) -> None:
     """A rank that is killed starts again where it was."""
     once = "[ -e $HPCKIT_RUN_DIR/once ] || { touch $HPCKIT_RUN_DIR/once; kill -9 $$; }"
@@ -231,7 +250,8 @@ words = sys.argv[1:]
 names = [word.removeprefix("--env=") for word in words if word.startswith("--env=")]
 place = words.index("--rootfs") + 1
 inside = {{name: os.environ[name] for name in names if name in os.environ}}
-os.execvpe(words[place + 1], words[place + 1 :], inside | {{"PATH": os.defpath, "IMAGE": words[place]}})
+inside |= {{"PATH": os.defpath, "IMAGE": words[place].removesuffix(":O")}}
+os.execvpe(words[place + 1], words[place + 1 :], inside)
 """
 """Passes only the variables that it is told, as Podman does."""
 

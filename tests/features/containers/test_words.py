@@ -30,7 +30,7 @@ WORDS = {
     "podman": "/bin/prog|run|--rm|--replace|--name=hpckit_0123456789ab_17|--network=host|--pid=host"
     "|--ipc=host|--uts=host|--userns=keep-id|--security-opt=label=disable|--ulimit=host|--entrypoint="
     "|--device=nvidia.com/gpu=all|--env=PYTHONPATH|--env=SLURM_JOB_ID|--volume=/data/x y:/data/x y:ro"
-    "|--volume=/out:/work:rw|--more|--rootfs|/images/a b.sif",
+    "|--volume=/out:/work:rw|--more|--rootfs|/images/a b.sif:O",
     "pyxis": "--container-image=/images/a b.sif|--container-name=hpckit_0123456789ab_17"
     "|--container-mounts=/data/x y:/data/x y:ro,/out:/work|--container-env=PYTHONPATH,SLURM_JOB_ID"
     "|--no-container-mount-home|--container-writable|--more",
