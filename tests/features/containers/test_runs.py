@@ -340,7 +340,8 @@ def test_doorway_passes_signals_and_codes_and_keeps_the_last_will(
     for number in (signal.SIGUSR1, signal.SIGTERM):
         process.send_signal(number)
         time.sleep(0.05)
-    (tmp_path / "end").write_text(str(code))
+    (tmp_path / "code").write_text(str(code))
+    (tmp_path / "code").rename(tmp_path / "end")  # never seen without its content
     out, _ = process.communicate(timeout=60)
     assert out.split() == [str(int(signal.SIGUSR1)), str(int(signal.SIGTERM))]
     assert process.returncode == code
