@@ -43,8 +43,9 @@ def lend_job_nodes_to_run(launch: Launch, job: JobSpec, context: Context) -> int
         return 0
     _wait_until_supervisor_answers(launch, run, number, context)
     context.note(f"joining attempt {number} of run {launch.runs[run].id}")
-    cluster, inside = launch.cluster, plan_container_step(launch, run, context.environ)
-    module = AGENT if inside else choose_agent_module(*load_run_settings(launch, run))
+    cluster, given = launch.cluster, load_run_settings(launch, run)
+    inside = plan_container_step(launch, run, given, context.environ)
+    module = AGENT if inside else choose_agent_module(*given)
     agent = (inside.python if inside else launch.python, "-P", "-m", module)
     words = build_agent_srun_command(
         job.resources,

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hpckit.batch.shared_job.notes import VARIABLE, SharedJobNotes
 from hpckit.batch.stage_gate import REFUSED, wait_until_run_may_begin
@@ -18,7 +19,7 @@ from hpckit.model.cluster.allocation import AttemptLimits, AttemptRequest, Reque
 from hpckit.model.cluster.nodes import expand_hostlist
 from hpckit.model.counted import format_ranges
 from hpckit.model.failure import Cause
-from hpckit.model.launch import ClusterKind
+from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.node_setup import ContainerStep
 from hpckit.model.plan import JobSpec, SharedJobSpec
 from hpckit.model.states import RequeueOutcome
@@ -238,7 +239,7 @@ def _build_agent_command(
             hint=f"submit it: sbatch {launch.folder / f'job-{job.index}.sbatch'}",
         )
     cluster, nodes = launch.cluster, expand_hostlist(environ.get("SLURM_JOB_NODELIST", ""))
-    inside = plan_container_step(launch, index, environ)
+    inside = plan_container_step(launch, index, (settings, config), environ)
     options = (*cluster.srun_args, *(inside.options if inside else ()))
     step = partial(build_agent_srun_command, job.resources, (), bin_dir=cluster.bin_dir)
     return AgentCommand(
@@ -252,9 +253,14 @@ def _build_agent_command(
     )
 
 
-def plan_container_step(launch: Launch, index: int, environ: Mapping[str, str]) -> ContainerStep | None:
-    """Return how srun itself starts a run's agents in containers; None if it does not."""
-    settings, config = load_run_settings(launch, index)
+def plan_container_step(
+    launch: Launch, index: int, given: tuple[LaunchConfig, Mapping[str, Any]], environ: Mapping[str, str]
+) -> ContainerStep | None:
+    """Return how srun itself starts a run's agents in containers; None if it does not.
+
+    `given` is what `load_run_settings` returns of the run.
+    """
+    settings, config = given
     hooks = find_run_hooks(settings, config, "plan_step")
     plans = [
         hook(launch=launch, index=index, settings=settings, config=config, environ=environ) for hook in hooks

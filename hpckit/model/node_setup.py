@@ -6,7 +6,7 @@ Like the rest of the configuration it has names, types and defaults only.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -136,6 +136,11 @@ class FrozenContainer:
         """Return whether a run is in this image."""
         place = bisect_left(self.runs, run)
         return self.runs[place : place + 1] == (run,)
+
+
+def find_container_of_run(containers: Iterable[FrozenContainer], run: int) -> FrozenContainer | None:
+    """Return the image that a run is in; None if it is in none."""
+    return next((container for container in containers if container.holds(run)), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

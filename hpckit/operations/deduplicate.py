@@ -16,7 +16,7 @@ from hpckit.errors import HpckitError
 from hpckit.model.events import RunsKnown, SettingsChanged
 from hpckit.model.history import LaunchHistory
 from hpckit.model.ids import build_run_id
-from hpckit.model.node_setup import FrozenContainer
+from hpckit.model.node_setup import FrozenContainer, find_container_of_run
 from hpckit.model.plain import attributes_to_json, to_plain
 from hpckit.model.plan import RunSpec
 from hpckit.model.run import RunView
@@ -295,7 +295,7 @@ class _Search:
 
     def _find_image(self, run: RunSpec) -> FrozenContainer | None:
         """Return the image that a run will be in."""
-        return next((image for image in self.prepared.plan.containers if image.holds(run.index)), None)
+        return find_container_of_run(self.prepared.plan.containers, run.index)
 
     def _find_unfrozen_code_of_runs(self, signature: str) -> frozenset[str]:
         """Return the code that wanted runs with this signature use and that is not frozen."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from hpckit.errors import FrozenFolderError, NotFoundError
 from hpckit.model.launch import Cluster
-from hpckit.model.node_setup import FrozenContainer
+from hpckit.model.node_setup import FrozenContainer, find_container_of_run
 from hpckit.model.plain import from_plain
 from hpckit.model.plan import JobSpec
 from hpckit.model.stages import Stage
@@ -87,7 +87,7 @@ class FrozenFields:
 
     def find_container(self, index: int) -> FrozenContainer | None:
         """Return the image that a run is in; None without one."""
-        return next((container for container in self.containers if container.holds(index)), None)
+        return find_container_of_run(self.containers, index)
 
 
 def has_foreground_option(arguments: Iterable[str]) -> bool:

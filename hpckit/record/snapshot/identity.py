@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from hpckit.model.node_setup import FrozenContainer
+from hpckit.model.node_setup import FrozenContainer, find_container_of_run
 from hpckit.model.plain import from_plain
 from hpckit.model.states import RunState
 from hpckit.record.layout import LaunchPaths
@@ -127,7 +127,7 @@ def _read_frozen_images(paths: LaunchPaths) -> tuple[FrozenContainer, ...]:
 
 def read_frozen_image(paths: LaunchPaths, index: int) -> FrozenContainer | None:
     """Return the image that a run of a launch is in; None if it is in none."""
-    return next((image for image in _read_frozen_images(paths) if image.holds(index)), None)
+    return find_container_of_run(_read_frozen_images(paths), index)
 
 
 def is_same_image(one: FrozenContainer | None, other: FrozenContainer | None) -> bool:

@@ -17,7 +17,7 @@ from containers_image import container_words, make_image, stand_in
 from waiting import until
 
 from hpckit.batch.supervise import plan_container_step
-from hpckit.record.launches import load_launch
+from hpckit.record.launches import load_launch, load_run_settings
 from hpckit.record.process import read_process_start_id
 from hpckit.runtime.agent.doorway import SUPERVISOR_LOST
 
@@ -272,7 +272,8 @@ def test_srun_is_told_of_the_container_under_pyxis(slurm_shell: Any, image: Path
     said = slurm_shell("launch", "cluster=slurm", "output_dir=outputs", "--json", *words, "--", *SAY)
     assert said.code == 0, said.err
     launch = load_launch(Path(json.loads(said.out)["dir"]))
-    step = plan_container_step(launch, 0, {"SLURM_JOB_ID": "7", "PATH": os.defpath, "EDITOR": "vi"})
+    environ = {"SLURM_JOB_ID": "7", "PATH": os.defpath, "EDITOR": "vi"}
+    step = plan_container_step(launch, 0, load_run_settings(launch, 0), environ)
     assert step is not None
     options = dict(option.partition("=")[::2] for option in step.options)
     digest = launch.containers[0].digest.removeprefix("sha256:")
