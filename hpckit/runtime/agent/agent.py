@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from hpckit.errors import ChannelError
 from hpckit.model import messages
 from hpckit.model.counted import format_count
 from hpckit.model.environment.health import XidSeen
-from hpckit.model.launch import ClusterKind
+from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.node_setup import ContainerCheck
 from hpckit.model.telemetry.vocabulary import TelemetryEvent, TelemetryEventKind
 from hpckit.observe.gpu_choice import GPUS_ASKED, OF_SLURM, VISIBLE, read_gpus_given_to_run
@@ -280,6 +280,14 @@ class Agent:
         self._run_in_background(self.send_to_supervisor(messages.Noticed(signal=name)))
 
 
+def _look_at_container(
+    launch: Launch, index: int, settings: LaunchConfig, config: Mapping[str, Any]
+) -> ContainerCheck | None:
+    """Return what the feature that started this agent in a container finds there; None without one."""
+    hooks = find_run_hooks(settings, config, "check_container")
+    return next((check(launch=launch, index=index, settings=settings) for check in hooks), None)
+
+
 async def run_agent(launch: Launch, index: int, attempt: int, forks: socket.socket | None = None) -> int:
     """Take part in an attempt as this node's agent; return the exit code.
 
@@ -294,8 +302,7 @@ async def run_agent(launch: Launch, index: int, attempt: int, forks: socket.sock
     set_environment_variables(
         {name: seen[name] for name in (GPUS_ASKED, *OF_SLURM, *VISIBLE) if name in seen}
     )
-    hooks = find_run_hooks(settings, config, "check_container")
-    checks = [check(launch=launch, index=index, settings=settings) for check in hooks]
+    found = _look_at_container(launch, index, settings, config)
     channel = await connect_to_supervisor(paths)
     outlook = RankOutlook(
         launch=launch,
@@ -316,12 +323,11 @@ async def run_agent(launch: Launch, index: int, attempt: int, forks: socket.sock
     )
     reports = StepReports(keep=sampler.record_rank_steps)
     sampler.paused_s = reports.pauses.count_paused_seconds
-    agent = Agent(channel=channel, outlook=outlook, reports=reports, container=next(iter(checks), None))
+    agent = Agent(channel=channel, outlook=outlook, reports=reports, container=found)
+    agent.fork_server = None if forks is None else ForkServerClient(connection=forks)
     agent.feature = open_node_feature(outlook, config, agent.send_to_supervisor)
     if agent.feature is not None:
         agent.outlook = replace(outlook, prepared=agent.feature.get_variables)
-    if forks is not None:
-        agent.fork_server = ForkServerClient(connection=forks)
     loop = asyncio.get_running_loop()
     for number in NOTICES:
         loop.add_signal_handler(number, agent.report_signal_to_supervisor, number)
