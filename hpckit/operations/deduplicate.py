@@ -262,10 +262,11 @@ class _Search:
     def _split_launches_by_same_code(
         self, candidates: Sequence[EarlierLaunch]
     ) -> tuple[Sequence[EarlierLaunch], Sequence[EarlierLaunch]]:
-        if self.any_code or not candidates:
-            return candidates, ()
-        snapshot = self.prepared.snapshot
-        sums = "" if snapshot.files is None else format_snapshot_checksums(snapshot, snapshot.root)
+        if not candidates:
+            return (), ()
+        snapshot, any_code = self.prepared.snapshot, self.any_code
+        unread = any_code or snapshot.files is None
+        sums = "" if unread else format_snapshot_checksums(snapshot, snapshot.root)
         ours = compute_code_identity(snapshot, sums)
         same: list[EarlierLaunch] = []
         others: list[EarlierLaunch] = []
@@ -275,11 +276,14 @@ class _Search:
             ours_too: dict[str | None, dict[str, list[int]]] = {}
             left: dict[str, list[int]] = {}
             for signature, indices in holding.runs.items():
-                as_recorded = alike and not list_changed_outside_code_paths(
-                    self._find_unfrozen_code_of_runs(signature), recorded
+                as_recorded = any_code or (
+                    alike
+                    and not list_changed_outside_code_paths(
+                        self._find_unfrozen_code_of_runs(signature), recorded
+                    )
                 )
                 for index in indices:
-                    changed = bool(recorded) and bool(read_code_changes_at_start(paths, (index,)))
+                    changed = not any_code and recorded and read_code_changes_at_start(paths, (index,))
                     image = read_frozen_image(paths, index)
                     asked = [self._find_image(run) for run in self.wanted[signature]]
                     known = any(is_same_image(image, other) for other in asked)
@@ -290,7 +294,9 @@ class _Search:
                         continue
                     where.setdefault(signature, []).append(index)
             same += [replace(holding, runs=runs) for runs in ours_too.values() if runs]
-            others += [replace(holding, runs=left)] if left else []
+            # With any code an image counts whose content has changed, but no other image.
+            where_left = same if any_code else others
+            where_left += [replace(holding, runs=left)] if left else []
         return same, others
 
     def _find_image(self, run: RunSpec) -> FrozenContainer | None:
@@ -348,7 +354,12 @@ class _Search:
     ) -> None:
         where = self.found.skipped if state is RunState.completed else self.found.adopted
         runs, image = self.wanted.pop(signature), read_frozen_image(holding.paths, index)
-        same = [run for run in runs if self.any_code or is_same_image(self._find_image(run), image)]
+        same = [
+            run
+            for run in runs
+            if is_same_image(self._find_image(run), image)
+            or (self.any_code and is_changed_image(image, [self._find_image(run)]))
+        ]
         if len(same) < len(runs):  # the same computation in other images
             self.wanted[signature] = [run for run in runs if run not in same]
         for run in same:

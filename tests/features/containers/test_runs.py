@@ -169,7 +169,9 @@ def test_run_of_another_image_is_another_run(shell: Any, words: tuple[str, ...],
     assert known(f"container.image={tmp_path}/moved") == (0, 1)
     other = make_image(tmp_path / "other")
     (other / "IMAGE").write_text("other")
-    assert known(f"container.image={other}") == (0, 0)
+    assert known(f"container.image={other}", "--any-code") == (0, 0)
+    without = shell("launch", "--wait", "--json", "--any-code", *words[:2], *command)
+    assert json.loads(without.out)["skipped"] == []
     (tmp_path / "moved").rename(tmp_path / "image")
     (tmp_path / "image" / "IMAGE").write_text("changed")
     assert known() == (2, -1)
