@@ -107,8 +107,19 @@ class FrozenFolderError(RunError):
     """A node cannot read the frozen folder of its run."""
 
 
-class ContainerError(RunError):
+class NodeError(RunError):
+    """No agent can start on a node. `cause` is the name of what that means for the run."""
+
+    def __init__(self, message: str, *, cause: str = "agents_missing", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.cause = cause
+
+
+class ContainerError(NodeError):
     """A node cannot start the container of its run, or what is in it does not fit."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(f"cannot use its container: {message}", cause="container", hint=hint)
 
 
 class RankInfoError(RunError):

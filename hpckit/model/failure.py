@@ -18,12 +18,6 @@ from hpckit.values import dataclass
 FROZEN_FOLDER_EXIT = 66
 """Exit code of a batch script or agent that cannot read the folder (EX_NOINPUT of sysexits.h)."""
 
-CONTAINER_EXIT = 69
-"""Exit code of what cannot start a node's container (EX_UNAVAILABLE)."""
-
-CONTAINER_UNUSABLE = "cannot use its container"
-"""The phrase for that, as the next."""
-
 FROZEN_FOLDER_UNREADABLE = "cannot read its frozen folder"
 """The phrase that an agent writes into the step's log. While other agents wait, the step has no
 exit code yet, so the supervisor looks for this phrase."""

@@ -18,6 +18,7 @@ from hpckit.model.node_messages import (
     PairsMeasured,
     Prepare,
     Prepared,
+    Refused,
     StagedOut,
 )
 from hpckit.model.node_setup import ContainerCheck
@@ -37,6 +38,7 @@ __all__ = [
     "PairsMeasured",
     "Prepare",
     "Prepared",
+    "Refused",
     "StagedOut",
 ]
 

@@ -17,6 +17,19 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refused(Message):
+    """Doorway → supervisor, instead of an agent's Hello: no agent can start on its node, and why.
+
+    `satellite` is its job if that is not the run's.
+    """
+
+    node: str
+    cause: Cause
+    problem: str
+    satellite: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare(Message):
     """Supervisor → agent: prepare your node for ranks.
 

@@ -206,10 +206,8 @@ class _Search:
         if self.found.skipped:
             then = read_json_object(LaunchPaths(self.found.skipped[0].folder).environment)
             found = list_environment_differences(then, capture_environment(self.context.environ))
-            told = (difference for difference in found if difference[0] not in _OF_A_MACHINE)
-            self.found.environment = (
-                tuple(format_environment_change(*difference) for difference in told) if then else ()
-            )
+            told = [difference for difference in found if then and difference[0] not in _OF_A_MACHINE]
+            self.found.environment = tuple(format_environment_change(*difference) for difference in told)
         return self.found
 
     def _find_layout_change(self, paths: LaunchPaths, signature: str, index: int) -> SettingsChanged | None:
@@ -265,38 +263,35 @@ class _Search:
         if not candidates:
             return (), ()
         snapshot, any_code = self.prepared.snapshot, self.any_code
-        unread = any_code or snapshot.files is None
-        sums = "" if unread else format_snapshot_checksums(snapshot, snapshot.root)
+        sums = (
+            "" if any_code or snapshot.files is None else format_snapshot_checksums(snapshot, snapshot.root)
+        )
         ours = compute_code_identity(snapshot, sums)
         same: list[EarlierLaunch] = []
         others: list[EarlierLaunch] = []
         for holding in candidates:
             paths, recorded = holding.paths, read_outside_code_checksums(holding.paths)
             alike = ours is not None and matches_frozen_code(snapshot, sums, ours, paths)
-            ours_too: dict[str | None, dict[str, list[int]]] = {}
+            ours_too: dict[str, dict[str, list[int]]] = {}
             left: dict[str, list[int]] = {}
             for signature, indices in holding.runs.items():
-                as_recorded = any_code or (
-                    alike
-                    and not list_changed_outside_code_paths(
-                        self._find_unfrozen_code_of_runs(signature), recorded
-                    )
+                as_recorded = alike and not list_changed_outside_code_paths(
+                    self._find_unfrozen_code_of_runs(signature), recorded
                 )
                 for index in indices:
-                    changed = not any_code and recorded and read_code_changes_at_start(paths, (index,))
                     image = read_frozen_image(paths, index)
                     asked = [self._find_image(run) for run in self.wanted[signature]]
-                    known = any(is_same_image(image, other) for other in asked)
-                    where = ours_too.setdefault(image.digest if image else None, {})
-                    if (known and (not as_recorded or changed)) or is_changed_image(image, asked):
-                        where = left
-                    elif not known:  # in another image it is another run
-                        continue
-                    where.setdefault(signature, []).append(index)
-            same += [replace(holding, runs=runs) for runs in ours_too.values() if runs]
-            # With any code an image counts whose content has changed, but no other image.
-            where_left = same if any_code else others
-            where_left += [replace(holding, runs=left)] if left else []
+                    known = any(is_same_image(image, other, any_content=any_code) for other in asked)
+                    changed = not any_code and (
+                        is_changed_image(image, asked)
+                        or (known and not as_recorded)
+                        or (known and recorded and read_code_changes_at_start(paths, (index,)))
+                    )
+                    if changed or known:  # in another image it is another run
+                        where = left if changed else ours_too.setdefault(image.digest if image else "", {})
+                        where.setdefault(signature, []).append(index)
+            same += [replace(holding, runs=runs) for runs in ours_too.values()]
+            others += [replace(holding, runs=left)] if left else []
         return same, others
 
     def _find_image(self, run: RunSpec) -> FrozenContainer | None:
@@ -354,12 +349,7 @@ class _Search:
     ) -> None:
         where = self.found.skipped if state is RunState.completed else self.found.adopted
         runs, image = self.wanted.pop(signature), read_frozen_image(holding.paths, index)
-        same = [
-            run
-            for run in runs
-            if is_same_image(self._find_image(run), image)
-            or (self.any_code and is_changed_image(image, [self._find_image(run)]))
-        ]
+        same = [run for run in runs if is_same_image(self._find_image(run), image, any_content=self.any_code)]
         if len(same) < len(runs):  # the same computation in other images
             self.wanted[signature] = [run for run in runs if run not in same]
         for run in same:

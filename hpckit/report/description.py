@@ -13,6 +13,7 @@ from hpckit.model.cluster.nodes import compress_to_hostlist
 from hpckit.model.counted import format_short_list
 from hpckit.model.events import SettingsChanged
 from hpckit.model.moment import format_local_datetime, format_slurm_duration
+from hpckit.model.node_setup import ContainerCheck
 from hpckit.model.plain import attributes_to_json, to_plain
 from hpckit.model.states import RunState
 from hpckit.report.escape import escape_controls
@@ -73,7 +74,8 @@ class AttemptDescription:
 class RunDescription:
     """What only a single run has. `program` is its entry point, or the words of its command.
 
-    `settings_changes` are the resumes that gave it other settings, from its next attempt on.
+    `settings_changes` are the resumes that gave it other settings, from its next attempt on. `inside` is what
+    its last agent found in its image; null if it is in none, or none has started.
     """
 
     row: RunRow
@@ -83,6 +85,7 @@ class RunDescription:
     config: Mapping[str, Any]
     attempts: tuple[AttemptDescription, ...]
     settings_changes: tuple[SettingsChanged, ...] = ()
+    inside: ContainerCheck | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +149,8 @@ def render_description_page(about: LaunchDescription, now: datetime) -> Page:
 def _format_description_lines(about: LaunchDescription, now: datetime) -> Iterator[str]:
     head, run, code, environment = about.head, about.run, about.code, about.environment
     driver = environment.driver and f"driver {environment.driver}"
+    in_image = any(row.container is not None for row in about.rows)
+    python = "launched by" if in_image else "python"
     rows: list[tuple[str, str]] = [("launch", head.id)]
     if run is not None:
         rows = [("run", run.row.run), ("state", _format_state_with_reason(run.row))]
@@ -154,6 +159,9 @@ def _format_description_lines(about: LaunchDescription, now: datetime) -> Iterat
         rows += [("program", run.program), ("signature", run.signature)]
         if (container := run.row.container) is not None:
             rows += [("image", f"{container.image}, {container.digest}, {container.platform}")]
+        if (inside := run.inside) is not None:
+            found = (f"Python {inside.python}", inside.torch and f"torch {inside.torch}")
+            rows += [("inside", ", ".join(filter(None, found)))]
     age = format_slurm_duration(now - head.created_at)
     rows += [
         ("name", head.name),
@@ -163,8 +171,8 @@ def _format_description_lines(about: LaunchDescription, now: datetime) -> Iterat
         ("resources", ", ".join(f"{name}={value}" for name, value in about.resources.items())),
         ("code", _format_code_origin(code)),
         ("changed", format_short_list(code.changed_files, _SHOWN_FILES)),
-        ("python", ", ".join(filter(None, (environment.python, environment.executable)))),
-        ("torch", environment.torch or ""),
+        (python, ", ".join(filter(None, (environment.python, environment.executable)))),
+        ("torch", "" if in_image else environment.torch or ""),
         ("hpckit", environment.hpckit or ""),
         ("frozen on", ", ".join(filter(None, (environment.host, driver)))),
         ("modules", " ".join(environment.modules)),
@@ -203,5 +211,11 @@ def description_to_json(about: LaunchDescription) -> dict[str, Any]:
         document |= attributes_to_json(about.run.row, "run index state failure stage")
         document |= attributes_to_json(about.run, "overrides program signature attempts")
         changes = [attributes_to_json(change, "at words cause") for change in about.run.settings_changes]
-        document |= {"settings_changes": changes, **attributes_to_json(about.run, "config")}
+        container, inside = about.run.row.container, about.run.inside
+        document |= {
+            "settings_changes": changes,
+            "container": container and attributes_to_json(container, "runtime image digest platform"),
+            "inside": inside and attributes_to_json(inside, "python torch cuda"),
+            **attributes_to_json(about.run, "config"),
+        }
     return document

@@ -26,6 +26,8 @@ from hpckit.model.states import BaseState, Judgement, RunState, Standing
 from hpckit.report.pending import explain_pending_job, format_resume_decision
 from hpckit.values import dataclass, replace
 
+_SHOWN_IMAGES = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreign:
@@ -295,6 +297,13 @@ def _format_unseen_job_note(view: RunView) -> str:
     if view.alive is False and record.has_attempt_begun:
         return "its supervisor died before recording the outcome"
     return "its local executor is gone; nothing will start it" if view.alive is False else ""
+
+
+def format_images(rows: Iterable[RunRow]) -> Iterator[str]:
+    """Yield a line on each of the first images that runs are in."""
+    seen = dict.fromkeys((row.container.image, row.container.digest) for row in rows if row.container)
+    for image, digest in [*seen][:_SHOWN_IMAGES]:
+        yield f"image {image} ({digest[:19]})"
 
 
 def format_staged_data(staged: Sequence[StagedData]) -> Iterator[str]:

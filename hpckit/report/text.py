@@ -25,7 +25,14 @@ from hpckit.model.states import RunState, parse_slurm_state
 from hpckit.report import results as sweep
 from hpckit.report.escape import escape_controls, escape_table_cell, shorten_text
 from hpckit.report.failures import format_failure_groups, format_index_ranges
-from hpckit.report.rows import Foreign, LaunchHead, RunRow, count_runs_by_state, format_staged_data
+from hpckit.report.rows import (
+    Foreign,
+    LaunchHead,
+    RunRow,
+    count_runs_by_state,
+    format_images,
+    format_staged_data,
+)
 from hpckit.report.selection import LaunchLine, SortKey, find_sort_metric_value, format_override_cells
 from hpckit.report.spread import SpreadResults, format_mean_deviation_and_count
 from hpckit.values import dataclass, replace
@@ -85,7 +92,7 @@ def render_status_page(
     if len(rows) == 1:
         page += [*format_parallel_layout(rows[0].layout), *_format_preflight(rows[0].preflight)]
         page += format_staged_data(rows[0].staged)
-    page += _format_run_notes(rows, now)
+    page += [*format_images(rows), *_format_run_notes(rows, now)]
     page += _format_blocked_runs(rows)
     warned = [row for row in rows if row.warnings and len(rows) > 1]
     page += [f"warning: {row.run}: {row.warnings[-1]}" for row in warned[:SHOWN_WARNINGS]]

@@ -66,17 +66,17 @@ def _describe_run(
 ) -> RunDescription:
     record = view.record
     program = settings.entry_point or format_program_command(settings)
+    told = [(number, list(seen)) for number, seen in read_events_by_attempt(launch.paths.run(record.index))]
+    checks = [event.found for _, seen in told for event in seen if isinstance(event, events.ContainerChecked)]
     return RunDescription(
         row=build_run_row(view),
         overrides=record.overrides,
         signature=launch.runs[record.index].signature,
         program=program,
         config=config,
-        attempts=tuple(
-            _describe_attempt(number, told)
-            for number, told in read_events_by_attempt(launch.paths.run(record.index))
-        ),
+        attempts=tuple(_describe_attempt(number, seen) for number, seen in told),
         settings_changes=launch.settings_changes.get(record.index, ()),
+        inside=checks[-1] if checks else None,
     )
 
 

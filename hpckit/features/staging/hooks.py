@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpckit.context import Context
-from hpckit.errors import ConfigError, RunError
+from hpckit.errors import ConfigError, NodeError, RunError
 from hpckit.features.staging.compile_caches import CompileCaches
 from hpckit.features.staging.environment import FOLDER, Packed, find_environment_folders, pack_environment
 from hpckit.features.staging.environment_start import NodeEnvironment
@@ -197,7 +197,8 @@ def _open_node_folder(data: Data, settings: LaunchConfig, environ: Mapping[str, 
         folder = choose_folder(data.dir, settings.cluster.node_scratch, environ, needed)
         return claim_for_node(folder, node)
     except NodeDataError as error:
-        raise RunError(
-            f"node {node} has no folder for its environment: {error}",
+        raise NodeError(
+            f"no folder for its environment: {error}",
+            cause=error.cause,
             hint="name folders on the node's own disk: cluster.node_scratch or data.dir",
         ) from error

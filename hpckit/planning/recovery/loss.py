@@ -147,16 +147,22 @@ def find_slow_nodes(
 def build_preparation_failure(problems: Mapping[str, tuple[Cause, str]], nodes: int) -> Failure | None:
     """Return the failure of nodes that could not be prepared; None without any.
 
-    No node is blamed for what no node could do, or what most have in common.
+    No node is blamed for what no node could do, or what most have in common. A container that starts on
+    other nodes is no fault of its image.
     """
     if not problems:
         return None
-    lasting = [cause for cause, _ in problems.values() if cause.has_trait(Trait.lasting)]
-    cause = (lasting or [cause for cause, _ in problems.values()])[0]
-    told = dict.fromkeys(f"{node}: {problem}" for node, (_, problem) in problems.items())
-    words = "; ".join([*told][:_SHOWN_PROBLEMS])
+    shared = suggests_shared_cause(len(problems), nodes)
+    of_node = {Cause.container: Cause.unhealthy} if len(problems) < nodes and not shared else {}
+    causes = [of_node.get(cause, cause) for cause, _ in problems.values()]
+    lasting = [cause for cause in causes if cause.has_trait(Trait.lasting)]
+    cause = (lasting or causes)[0]
+    alike: dict[str, list[str]] = {}
+    for node, (_, problem) in problems.items():
+        alike.setdefault(problem, []).append(node)
+    told = [f"{compress_to_hostlist(sorted(names))}: {problem}" for problem, names in alike.items()]
+    words = "\n".join(told[:_SHOWN_PROBLEMS])
     if len(told) > _SHOWN_PROBLEMS:
-        words += f"; and {len(told) - _SHOWN_PROBLEMS} more"
-    shared = bool(lasting) or suggests_shared_cause(len(problems), nodes)
-    blamed = None if shared else ", ".join(sorted(problems))
+        words += f"\nand {len(told) - _SHOWN_PROBLEMS} more"
+    blamed = None if lasting or shared else ", ".join(sorted(problems))
     return Failure(cause=cause, message=words, node=blamed, signature=f"{cause} {blamed or 'together'}")

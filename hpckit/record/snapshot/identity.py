@@ -130,8 +130,12 @@ def read_frozen_image(paths: LaunchPaths, index: int) -> FrozenContainer | None:
     return find_container_of_run(_read_frozen_images(paths), index)
 
 
-def is_same_image(one: FrozenContainer | None, other: FrozenContainer | None) -> bool:
-    """Return whether two runs are in the same image, or in none."""
+def is_same_image(
+    one: FrozenContainer | None, other: FrozenContainer | None, *, any_content: bool = False
+) -> bool:
+    """Return whether two runs are in the same image, by content or by name, or in none."""
+    if any_content and one and other and one.image == other.image:
+        return True
     return (one and one.digest) == (other and other.digest)
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpckit.errors import ChannelError
+from hpckit.errors import ChannelError, ContainerError
 from hpckit.model import messages
 from hpckit.model.counted import format_count
 from hpckit.model.environment.health import XidSeen
@@ -303,6 +303,8 @@ async def run_agent(launch: Launch, index: int, attempt: int, forks: socket.sock
         {name: seen[name] for name in (GPUS_ASKED, *OF_SLURM, *VISIBLE) if name in seen}
     )
     found = _look_at_container(launch, index, settings, config)
+    if found is not None and found.problem:
+        raise ContainerError(found.problem, hint=found.hint)
     channel = await connect_to_supervisor(paths)
     outlook = RankOutlook(
         launch=launch,
@@ -361,4 +363,4 @@ def main(arguments: list[str]) -> int:
         with connect_or_run_fork_server(launch, index, copy_environment()) as forks:
             return asyncio.run(run_agent(launch, index, attempt, forks))
 
-    return run_on_node(run)
+    return run_on_node(arguments, run)

@@ -18,15 +18,11 @@ import subprocess  # noqa: TID251  # it waits for all of its children, which asy
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 
-from hpckit.errors import ContainerError, FrozenFolderError, HpckitError, NotFoundError
-from hpckit.model.failure import (
-    CONTAINER_EXIT,
-    CONTAINER_UNUSABLE,
-    FROZEN_FOLDER_EXIT,
-    FROZEN_FOLDER_UNREADABLE,
-)
+from hpckit.errors import FrozenFolderError, HpckitError, NodeError, NotFoundError
+from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
 from hpckit.model.fault import FaultTarget
 from hpckit.record.launches import load_launch, load_run_settings
 from hpckit.record.layout import LaunchPaths
@@ -61,21 +57,24 @@ def run_supervisor_lost_command(words: Sequence[str], environ: Mapping[str, str]
             subprocess.run(words, stdin=subprocess.DEVNULL, env=environ, check=False)
 
 
-def run_on_node(work: Callable[[], int]) -> int:
-    """Return the exit code of an agent's work; print one clear line about what keeps its node away.
+def run_on_node(arguments: Sequence[str], work: Callable[[], int]) -> int:
+    """Return the exit code of an agent's work; say in one clear line what keeps its node away.
 
-    The supervisor quotes it from the step's log.
+    The supervisor of the attempt (its launch folder, run and number are the arguments) is told, or quotes it
+    from the step's log.
     """
     try:
         return work()
+    except NodeError as error:
+        sys.stderr.write(
+            f"hpckit: error: {find_node_name()}: {error.message}\n  {error.hint}".rstrip() + "\n"
+        )
+        import_module("hpckit.runtime.agent.joining").tell_of_refusal(arguments, error)
+        return error.exit_code
     except (FrozenFolderError, NotFoundError) as error:
         message = f"node {find_node_name()} {FROZEN_FOLDER_UNREADABLE}: {error.message}"
         sys.stderr.write(f"hpckit: error: {message}\n  {error.hint}".rstrip() + "\n")
         return FROZEN_FOLDER_EXIT
-    except ContainerError as error:
-        message = f"node {find_node_name()} {CONTAINER_UNUSABLE}: {error.message}"
-        sys.stderr.write(f"hpckit: error: {message}\n  {error.hint}".rstrip() + "\n")
-        return CONTAINER_EXIT
     except HpckitError as error:
         sys.stderr.write(f"hpckit: error: {error.message}\n  {error.hint}".rstrip() + "\n")
         return error.exit_code
@@ -108,8 +107,8 @@ class _Child:
                 preexec_fn=die_with_parent,  # noqa: PLW1509  # there are no other threads
             )
         except OSError as error:
-            raise HpckitError(
-                f"node {find_node_name()} cannot start {words[0]}: {error.strerror}",
+            raise NodeError(
+                f"cannot start {words[0]}: {error.strerror}",
                 hint="is it installed there, or made available by cluster.modules or cluster.setup?",
             ) from error
         for number in self.heard[:]:
@@ -176,8 +175,8 @@ def main(arguments: Sequence[str]) -> int:
     """Start an agent, or watch one."""
     if arguments[0] == WATCH:
         return watch_agent(arguments[1:])
-    return start_agent(arguments)
+    return run_on_node(arguments, lambda: start_agent(arguments))
 
 
 if __name__ == "__main__":
-    sys.exit(run_on_node(lambda: main(sys.argv[1:])))
+    sys.exit(main(sys.argv[1:]))

@@ -6,18 +6,19 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpckit.errors import ChannelError, FrozenFolderError
+from hpckit.errors import ChannelError, FrozenFolderError, HpckitError, NodeError
 from hpckit.model import messages
-from hpckit.record.layout import AttemptPaths
+from hpckit.model.failure import Cause
+from hpckit.record.layout import AttemptPaths, LaunchPaths
 from hpckit.record.store import read_json
 from hpckit.run_features import NodeContext, NodeFeature, find_run_hooks
 from hpckit.runtime.agent.rank_starter import RankOutlook
 from hpckit.runtime.channel import tcp
-from hpckit.runtime.environ import copy_environment, find_node_name
+from hpckit.runtime.environ import SATELLITE, copy_environment, find_node_name
 
 FOLDER_WAIT_S = 30.0
 """How long a node may take to see files that another node has just written.
@@ -56,6 +57,27 @@ async def _wait_for_file(path: Path) -> Path:
             )
         await asyncio.sleep(0.2)
     return path
+
+
+def tell_of_refusal(arguments: Sequence[str], error: NodeError) -> None:
+    """Tell the supervisor of an attempt (its launch folder, run and number) why this node has no agent."""
+    paths = LaunchPaths(Path(arguments[0])).run(int(arguments[1])).attempt(int(arguments[2]))
+    refusal = messages.Refused(
+        node=find_node_name(),
+        cause=Cause(error.cause),
+        problem=f"{error.message}\n  {error.hint}".rstrip(),
+        satellite=copy_environment().get(SATELLITE),
+    )
+
+    async def tell() -> None:
+        async with asyncio.timeout(FOLDER_WAIT_S):
+            channel = await connect_to_supervisor(paths)
+            await channel.send(refusal)
+            await channel.receive()  # it ends the connection once it has taken this in
+            await channel.close()
+
+    with contextlib.suppress(HpckitError, OSError, TimeoutError):  # the log of the step has it, too
+        asyncio.run(tell())
 
 
 def open_node_feature(

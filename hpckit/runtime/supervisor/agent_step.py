@@ -14,7 +14,7 @@ import json
 import os
 import signal
 
-from hpckit.model.failure import CONTAINER_UNUSABLE, FROZEN_FOLDER_UNREADABLE, Cause, Failure
+from hpckit.model.failure import FROZEN_FOLDER_UNREADABLE, Cause, Failure
 from hpckit.patterns import lazy_pattern
 from hpckit.record.store import PRIVATE_FILE, read_last_lines
 from hpckit.run_features import DOORWAY, WATCH
@@ -33,8 +33,6 @@ _READ_S = 10.0
 """How long to wait for a text that only explains something."""
 _IDLE = ("srun: cluster configuration lacks support for cpu binding",)
 """What launchers print in every step and is of no help."""
-_PHRASES = {CONTAINER_UNUSABLE: Cause.container, FROZEN_FOLDER_UNREADABLE: Cause.frozen_folder}
-"""What a node writes there that cannot take part, and what that means."""
 _OOM = lazy_pattern(r"StepId=(\S+) exceeded memory limit|oom_kill events? in StepId=(\S+?)[.,]? ")
 """How Slurm says that it ended a step, agents and all, because its memory ran out (22.05, 24.11)."""
 
@@ -113,7 +111,11 @@ class AgentSteps:
         """Add what agents printed: it names a node that cannot read its folder, or why Slurm ended a step."""
         log = self.attempt.paths.agents_log
         text = await run_in_thread_within(_READ_S, lambda: read_last_lines(log, _LINES), "")
-        lines = [line for line in text.splitlines() if not line.startswith(_IDLE)]
+        lines = [
+            line
+            for line in text.splitlines()
+            if not line.startswith(_IDLE) and line.removeprefix("hpckit: error: ") not in failure.message
+        ]
         if not lines:
             return failure
         failure = replace(failure, message="\n".join([failure.message, *lines[-_QUOTED:]]))
@@ -122,8 +124,7 @@ class AgentSteps:
         if steps:
             words = f"Slurm ended step {', '.join(sorted(steps))}, whose memory ran out: {failure.message}"
             return replace(failure, cause=Cause.host_oom, signature=Cause.host_oom, message=words)
-        cause = next((cause for phrase, cause in _PHRASES.items() if phrase in text), failure.cause)
-        return replace(failure, cause=cause)
+        return replace(failure, cause=Cause.frozen_folder) if FROZEN_FOLDER_UNREADABLE in text else failure
 
     async def end_all_steps(self, leave_s: float) -> None:
         """Wait for all steps to leave, and signal those that do not."""

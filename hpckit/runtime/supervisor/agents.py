@@ -12,7 +12,7 @@ from hpckit.errors import ChannelError
 from hpckit.model import events, messages
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import LaunchConfig
-from hpckit.planning.recovery.loss import build_missing_agents_failure
+from hpckit.planning.recovery.loss import build_missing_agents_failure, build_preparation_failure
 from hpckit.planning.rounds.round_turns import AgentLost
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.store import write_text_atomically
@@ -23,37 +23,19 @@ from hpckit.runtime.channel.pace import BEAT_S, PATIENCE, are_many_nodes_delayed
 from hpckit.runtime.clock import now
 from hpckit.runtime.descriptors import open_file_limit
 from hpckit.runtime.signals import NOTICES
-from hpckit.runtime.supervisor.callers import SPARE_FILES, AgentListener
+from hpckit.runtime.supervisor.callers import SPARE_FILES, AgentListener, Peer
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.patience import retry_transient_file_errors
 from hpckit.runtime.threads import await_with_limit, run_in_thread, start_task_fatal_on_error
 from hpckit.values import dataclass, field, replace
 
 _SHELL_SIGNAL, _NOTICE_S = 128, 2.0
+_REFUSALS_S = 30.0
+"""How long other nodes may take to come or to refuse once one has refused: it shows whose fault it is."""
 _LEFT_S = 3 * BEAT_S
 """An agent whose connection ends this soon after a sign of life has left: a lost node is silent."""
 
 _HEARD_AT_ONCE = (messages.Noticed, messages.Paused, messages.Prepared, messages.StagedOut)
-
-
-@dataclass(slots=True, kw_only=True)
-class Peer:
-    """One agent that has come.
-
-    `heard_at` is the time of its last message, `told_at` that of the last sign of life sent to it, by the
-    loop's clock. `switches` are above its node, `satellite` is the job that brings it if not the run's own,
-    `port` where other nodes get data from it; `leaving` says why it takes part in no further round.
-    """
-
-    node: str
-    node_rank: int
-    channel: tcp.Channel
-    heard_at: float
-    told_at: float = 0.0
-    switches: tuple[str, ...] = ()
-    satellite: str | None = None
-    leaving: str = ""
-    port: int = 0
 
 
 @dataclass(slots=True)
@@ -79,6 +61,8 @@ class Agents:
     _beating: asyncio.Task[None] | None = field(default=None, init=False)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _refused: Failure | None = field(default=None, init=False)
+    _problems: dict[str, tuple[Cause, str]] = field(default_factory=dict, init=False)
+    """Of nodes where no agent can start."""
     _closing: bool = field(default=False, init=False)
     _names: dict[int, str] = field(default_factory=dict, init=False)
     _satellites: int = field(default=0, init=False)
@@ -102,9 +86,9 @@ class Agents:
             hello = None
         found = hello.container if isinstance(hello, messages.Hello) else None
         if isinstance(hello, messages.Hello) and found is not None:
-            self._refused = self.journal.record_container_check(hello.node, found) or self._refused
-        if found is not None and found.problem:
-            self._arrived.set()
+            self.journal.record_container_check(hello.node, found)
+        if isinstance(hello, messages.Refused):
+            self._take_refusal(hello)
         elif isinstance(hello, messages.Hello) and hello.satellite is not None:
             await self._admit_satellite(channel, hello)
         elif isinstance(hello, messages.Hello) and hello.node in self.left:
@@ -119,6 +103,14 @@ class Agents:
             self._refused = Failure(cause=Cause.agents_missing, message=words)
             self._arrived.set()
         await channel.close()
+
+    def _take_refusal(self, refusal: messages.Refused) -> None:
+        """Note that no agent can start on a node: what awaits it ends; a satellite's adds a warning."""
+        if refusal.satellite is not None:
+            self.journal.record_warning(f"{refusal.node}: {refusal.problem}")
+            return
+        self._problems[refusal.node] = (refusal.cause, refusal.problem)
+        self._arrived.set()
 
     async def _admit_satellite(self, channel: tcp.Channel, hello: messages.Hello) -> None:
         """Take a node of another job in, behind all nodes of the run's own."""
@@ -203,7 +195,10 @@ class Agents:
 
         Return when all are there, the step ends, a notice comes, or the time is over.
         """
-        await self._await_arrivals(step, noticed, limit_s, lambda: not self.left)
+        await self._await_arrivals(step, noticed, limit_s, lambda: not self.left or bool(self._problems))
+        for node, (_, problem) in self._problems.items():
+            self.journal.record_warning(f"{node}: {problem}")
+        self._problems.clear()
         # The last messages of those that are gone belong to a round that is over.
         while not self.inbox.empty():
             self.inbox.get_nowait()
@@ -295,9 +290,15 @@ class Agents:
         def own_nodes() -> list[str]:
             return [peer.node for peer in self.peers.values() if peer.satellite is None]
 
-        code = await self._await_arrivals(
-            step, noticed, limit_s, lambda: len(own_nodes()) >= wanted or self._refused is not None
-        )
+        def is_settled() -> bool:
+            return len(own_nodes()) >= wanted or self._refused is not None or bool(self._problems)
+
+        code = await self._await_arrivals(step, noticed, limit_s, is_settled)
+        if self._problems:
+            await self._await_arrivals(
+                step, noticed, _REFUSALS_S, lambda: len({*own_nodes(), *self._problems}) >= wanted
+            )
+            return build_preparation_failure(self._problems, wanted)
         if self._refused is not None:
             return self._refused
         if len(own_nodes()) >= wanted:

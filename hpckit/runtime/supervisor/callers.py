@@ -27,6 +27,26 @@ Attend = Callable[[tcp.Channel], Awaitable[None]]
 
 
 @dataclass(slots=True, kw_only=True)
+class Peer:
+    """One agent that has come.
+
+    `heard_at` is the time of its last message, `told_at` that of the last sign of life sent to it, by the
+    loop's clock. `switches` are above its node, `satellite` is the job that brings it if not the run's own,
+    `port` where other nodes get data from it; `leaving` says why it takes part in no further round.
+    """
+
+    node: str
+    node_rank: int
+    channel: tcp.Channel
+    heard_at: float
+    told_at: float = 0.0
+    switches: tuple[str, ...] = ()
+    satellite: str | None = None
+    leaving: str = ""
+    port: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
 class AgentListener:
     """The callers at the socket `bound`; `attend` is called for each that knows the secret."""
 

@@ -21,7 +21,6 @@ from functools import partial
 from typing import Any
 
 from hpckit.model import events
-from hpckit.model.failure import CONTAINER_UNUSABLE, Cause, Failure
 from hpckit.model.node_setup import ContainerCheck
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.metrics.log import describe_unreadable_rows
@@ -134,14 +133,11 @@ class Journal:
         """Record a warning."""
         self.record_event(events.Warned(at=now(), message=message))
 
-    def record_container_check(self, node: str, found: ContainerCheck) -> Failure | None:
-        """Record what a node found in its container; return the failure if no rank can run there."""
+    def record_container_check(self, node: str, found: ContainerCheck) -> None:
+        """Record what a node found in its container."""
         self.record_event(events.ContainerChecked(at=now(), node=node, found=found))
         for warning in found.warnings:
             self.record_warning(f"{node}: {warning}")
-        words = f"node {node} {CONTAINER_UNUSABLE}: {found.problem}\n  {found.hint}"
-        failed = Failure(cause=Cause.container, message=words, signature=Cause.container)
-        return failed if found.problem else None
 
     def write_step_progress(self, round_: int, step: int, total: int | None, *, last: bool = False) -> None:
         """Write the progress for users: now if it is the `last` of a round, else once it is due.

@@ -34,7 +34,8 @@ from hpckit.planning.preflight.peers import (
 from hpckit.planning.rounds.round_turns import AgentLost
 from hpckit.runtime.channel.listen import LOOPBACK, is_loopback
 from hpckit.runtime.clock import now
-from hpckit.runtime.supervisor.agents import Agents, Peer
+from hpckit.runtime.supervisor.agents import Agents
+from hpckit.runtime.supervisor.callers import Peer
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.values import dataclass, field, replace
 

@@ -21,7 +21,8 @@ from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.channel.pace import BEAT_S
 from hpckit.runtime.clock import now
 from hpckit.runtime.supervisor.agent_step import AgentSteps
-from hpckit.runtime.supervisor.agents import Agents, Peer
+from hpckit.runtime.supervisor.agents import Agents
+from hpckit.runtime.supervisor.callers import Peer
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.node_inspections import find_address_for_other_nodes
 from hpckit.runtime.supervisor.notices import Notices

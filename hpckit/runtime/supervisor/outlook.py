@@ -26,8 +26,8 @@ from hpckit.runtime.assignment import Assignment
 from hpckit.runtime.clock import now
 from hpckit.runtime.environ import TERMINAL
 from hpckit.runtime.foreground import find_keyboard_signal
-from hpckit.runtime.supervisor.agents import Peer
 from hpckit.runtime.supervisor.attempt import Attempt
+from hpckit.runtime.supervisor.callers import Peer
 from hpckit.runtime.supervisor.node_inspections import NodeInspections
 from hpckit.runtime.supervisor.notices import Notices
 from hpckit.runtime.supervisor.round import Round

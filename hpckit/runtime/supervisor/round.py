@@ -20,7 +20,8 @@ from hpckit.planning.rounds.round_state import Phase, RoundState
 from hpckit.planning.rounds.round_turns import Heard, Instruction, NoteStep, Send, Turn, advance_round
 from hpckit.runtime.clock import now
 from hpckit.runtime.mailbox import write_answer_file
-from hpckit.runtime.supervisor.agents import Agents, Peer
+from hpckit.runtime.supervisor.agents import Agents
+from hpckit.runtime.supervisor.callers import Peer
 from hpckit.runtime.supervisor.journal import Journal
 from hpckit.runtime.supervisor.node_inspections import find_address_for_other_nodes, find_master_host
 from hpckit.runtime.supervisor.pruning import TrialPruner

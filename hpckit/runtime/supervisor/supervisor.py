@@ -47,8 +47,9 @@ from hpckit.runtime.mailbox import poll_and_answer_requests
 from hpckit.runtime.pauses import Suspensions
 from hpckit.runtime.signals import install_stop_signal_handlers
 from hpckit.runtime.supervisor.agent_step import AgentSteps
-from hpckit.runtime.supervisor.agents import Agents, Peer
+from hpckit.runtime.supervisor.agents import Agents
 from hpckit.runtime.supervisor.attempt import Attempt, begin_next_attempt, record_changed_unfrozen_code
+from hpckit.runtime.supervisor.callers import Peer
 from hpckit.runtime.supervisor.deadline import Deadline
 from hpckit.runtime.supervisor.drain_poll import Drained, poll_draining_nodes
 from hpckit.runtime.supervisor.hand_over import HandOver
@@ -292,12 +293,11 @@ class _Supervisor:
         if unhealthy is not None:
             return unhealthy
         failure = await self.preparations.prepare_nodes(nodes)
-        if failure is not None:
-            return await self._decide_after_round(self._build_view_without_ranks(number, failure, nodes))
         there = {peer.node: peer for peer in self.agents.standing_peers}
-        members: tuple[Peer, ...] = tuple(there[node] for node in nodes if node in there)
-        if not self.outlook.wanted_size.round_sizes.has_layout_for(len(members)):
+        members = tuple(there[node] for node in nodes if node in there)
+        if failure is None and not self.outlook.wanted_size.round_sizes.has_layout_for(len(members)):
             failure = build_loss_before_start_failure(nodes, there)
+        if failure is not None:
             return await self._decide_after_round(self._build_view_without_ranks(number, failure, nodes))
         here = {peer.node_rank: peer.node for peer in members}
         orders = make_start_orders(number, members, self.settings, self.outlook.past)

@@ -72,6 +72,12 @@ def test_run_is_in_its_image_with_its_variables(shell: Any, words: tuple[str, ..
     assert path.split(":")[-1] == str(launch / "hpckit.zip")
     found = status(shell, launch)["container"]
     assert (found["runtime"], found["image"]) == ("apptainer", str(image))
+    assert f"image {image} ({found['digest'][:19]})" in shell("status", launch.name).out
+    page = shell("show", launch.name).out
+    told = json.loads(shell("show", "--json", launch.name).out)
+    assert told["container"]["digest"] == found["digest"]
+    assert f"inside       Python {told['inside']['python']}" in page
+    assert "launched by" in page
     assert found["digest"].startswith("sha256:")
 
 

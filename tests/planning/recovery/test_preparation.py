@@ -38,11 +38,23 @@ def test_a_damaged_node_is_blamed_by_name() -> None:
     assert failure.message == "n2: the copy is damaged, twice"
 
 
+@given(st.integers(1, 20), st.integers(1, 20))
+def test_container_that_starts_elsewhere_is_a_fault_of_the_node(refused: int, nodes: int) -> None:
+    """One that starts on no node, or on few of many, is a fault of the image: no retry helps."""
+    problems = {f"n{number}": (Cause.container, "no /dev/fuse") for number in range(min(refused, nodes))}
+    failure = build_preparation_failure(problems, nodes)
+    assert failure is not None
+    of_image = len(problems) == nodes or (nodes >= 8 and 2 * len(problems) > nodes)
+    assert failure.cause is (Cause.container if of_image else Cause.unhealthy)
+    assert (failure.node is None) == of_image
+
+
 def test_no_node_is_blamed_for_a_source_that_changed() -> None:
     """What no node could do is nobody's fault, and ends the run."""
-    problems = {f"n{number}": (Cause.data_refused, "/x has changed since the launch") for number in range(9)}
+    problems = {f"n{number}": (Cause.data_refused, f"/x has changed: {number % 4}") for number in range(9)}
     failure = build_preparation_failure({**problems, "n9": (Cause.scratch_full, "full")}, 10)
     assert failure is not None
     assert (failure.cause, failure.node) == (Cause.data_refused, None)
-    assert failure.message.endswith("and 7 more")
+    first, *_, last = failure.message.splitlines()
+    assert (first, last) == ("n[0,4,8]: /x has changed: 0", "and 2 more")
     assert build_preparation_failure({}, 4) is None
