@@ -152,10 +152,9 @@ def _explain_group_choice(override: Override, error: Exception) -> ConfigError |
 def _explain_unknown_key(override: Override, key: str, keys: Sequence[str], groups: _Groups) -> ConfigError:
     section = key.rpartition(".")[0]
     beside = list_sibling_keys(key, keys)
-    message = (
-        f"{override.input_line}: there is no key "
-        f"{key}.{format_did_you_mean(suggest_nearest_names(key, [*groups, *keys]))}"
-    )
+    missing = key.partition(".")[0] == "data" and "data" not in keys  # a group that nothing begins with
+    near = ["data=stage"] if missing else suggest_nearest_names(key, [*groups, *keys])
+    message = f"{override.input_line}: there is no key {key}.{format_did_you_mean(near)}"
     cause = key.rpartition(".")[2]
     if section == "recovery.restarts" and cause not in RESTARTABLE:
         return ConfigError(

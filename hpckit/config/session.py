@@ -118,7 +118,7 @@ class _ComposingLoader(ConfigLoaderImpl):
     def _add_choice_unless_set(self, word: str, config_name: Any, overrides: list[str]) -> str | None:
         """Return the word that chooses from the optional group: as it is if it sets a key of the user's.
 
-        None if the files have chosen from the group already.
+        If the files have chosen from the group already, None, or what takes that away.
         """
         rest = [
             one for one in overrides if not one.lstrip("+~").startswith((f"{_OPTIONAL}=", f"{_OPTIONAL}."))
@@ -127,7 +127,8 @@ class _ComposingLoader(ConfigLoaderImpl):
         if _OPTIONAL not in found:
             return f"+{word}"
         own = isinstance(found[_OPTIONAL], DictConfig) and {*field_names(Data)} <= {*found[_OPTIONAL]}
-        return None if own else word
+        unset = f"~{_OPTIONAL}" if word.endswith("=none") else None
+        return unset if own else word
 
     def _load_configuration_impl(self, *words: Any, **named: Any) -> DictConfig:
         """Compose without Hydra's own section, whose 20 files are half of the time.

@@ -18,6 +18,9 @@ from hpckit.values import dataclass
 FROZEN_FOLDER_EXIT = 66
 """Exit code of a batch script or agent that cannot read the folder (EX_NOINPUT of sysexits.h)."""
 
+SHELL_SIGNAL = 128
+"""What shells add to the number of a signal, in the exit code of what it ended."""
+
 FROZEN_FOLDER_UNREADABLE = "cannot read its frozen folder"
 """The phrase that an agent writes into the step's log. While other agents wait, the step has no
 exit code yet, so the supervisor looks for this phrase."""
@@ -311,4 +314,4 @@ def shell_exit_code(exit_record: RankExit) -> int:
         return exit_record.code or 1
     numbers = {member.name: member.value for member in signal.Signals}
     rest = exit_record.signal.removeprefix("SIG")  # a number where `signal_name` has no name
-    return 128 + numbers.get(exit_record.signal, int(rest) if rest.isdecimal() else 1)
+    return SHELL_SIGNAL + numbers.get(exit_record.signal, int(rest) if rest.isdecimal() else 1)

@@ -6,12 +6,12 @@ Which function of a feature is called is said by its name in `hpckit.run_feature
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpckit.context import Context
+from hpckit.model.launch import LaunchConfig
 from hpckit.model.node_setup import FrozenContainer
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.run_features import find_run_hooks
@@ -43,15 +43,22 @@ def find_containers(plan: LaunchPlan, context: Context) -> tuple[FrozenContainer
 
 
 def freeze_feature_files(points: Sequence[SweepPoint], folder: Path, context: Context) -> dict[str, str]:
-    """Return the files that features of these points freeze in the launch folder; raises ConfigError."""
-    users = defaultdict[Any, list[Any]](list)
-    for point in points:
-        for hook in find_run_hooks(point.settings, point.config, "freeze_files"):
-            users[hook].append((point.settings, point.config))
+    """Return the files that features of these points freeze in the launch folder; raises ConfigError.
+
+    `freeze_files(runs, folder, cwd, environ)`: all runs, also those that do not use the feature.
+    """
+    runs = [(point.settings, point.config) for point in points]
     files: dict[str, str] = {}
-    for hook, runs in users.items():
+    for hook in _list_hooks(runs, "freeze_files"):
         files |= hook(runs, folder, context.cwd, context.environ)
     return files
+
+
+def _list_hooks(
+    runs: Iterable[tuple[LaunchConfig, Mapping[str, Any]]], name: str
+) -> list[Callable[..., Any]]:
+    """Return the functions of this name of all features that any of the runs uses."""
+    return [*dict.fromkeys(hook for run in runs for hook in find_run_hooks(*run, name))]
 
 
 def pack_for_launch(plan: LaunchPlan, context: Context) -> tuple[dict[str, object], dict[str, Path]]:
@@ -60,9 +67,8 @@ def pack_for_launch(plan: LaunchPlan, context: Context) -> tuple[dict[str, objec
     Returns what its environment.json says of that, and the files it shares with other launches, by
     the name of its link to them.
     """
-    run = plan.runs[0]
     facts, shared = dict[str, object](), dict[str, Path]()
-    for pack in find_run_hooks(run.settings, run.config, "pack_for_launch"):
+    for pack in _list_hooks(((run.settings, run.config) for run in plan.runs), "pack_for_launch"):
         told, files = pack(plan=plan, context=context)
         facts |= told
         shared |= files

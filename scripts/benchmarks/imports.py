@@ -44,10 +44,12 @@ if told["packed"] is not None:
     from hpckit.features.staging.environment import Packed
     from hpckit.features.staging.environment_start import NodeEnvironment
     from hpckit.model.node_setup import Data
-    packed = Packed(**told["packed"])
-    source = Path(shared, "environments", packed.file)
-    data, node = Data(margin_gb=0), Path(told["node"])
-    words = NodeEnvironment(packed=packed, source=source, folder=node, data=data).start(words, {})
+    file = Path(shared, "environments", told["packed"]["file"])
+    packed = Packed(**{**told["packed"], "mtime_ns": file.stat().st_mtime_ns})  # the image has whole seconds
+    data, node, launch = Data(margin_gb=0), Path(told["node"]), Path(shared, "launch")
+    node.mkdir(mode=0o700)
+    environment = NodeEnvironment(packed=packed, launch=launch, folder=node, data=data, owner={})
+    words = environment.start(words, {"PATH": os.environ["PATH"]})
 ranks = [subprocess.Popen([*words, "-c", told["program"]]) for _ in range(told["ranks"])]
 codes = [rank.wait() for rank in ranks]
 server.kill()

@@ -81,6 +81,21 @@ def test_a_file_may_choose_it(tmp_path: Path) -> None:
     assert _compose(tmp_path, "data=stage", "data.dir=/local", files=own) == [found]
 
 
+def test_none_is_no_data(tmp_path: Path) -> None:
+    """Also where a file chooses the group; a key of the user's is set as ever."""
+    assert _compose(tmp_path, "data=none") == _compose(tmp_path, "+data=none") == [None]
+    own = {"config.yaml": "defaults: [hpckit, _self_, data: stage]\ncommand: 'true'\n"}
+    assert _compose(tmp_path, "data=none", files=own) == [None]
+    own = {"config.yaml": "defaults: [hpckit, _self_]\ncommand: 'true'\ndata: a.csv\n"}
+    assert _compose(tmp_path, "data=none", files=own) == ["none"]
+
+
+def test_another_word_is_told_of_the_group(tmp_path: Path) -> None:
+    """A name of a source is no option of the group."""
+    with pytest.raises(ConfigError, match=r"Did you mean data=stage"):
+        _compose(tmp_path, "data=imagenet")
+
+
 def test_an_unknown_key_below_it_is_refused(tmp_path: Path) -> None:
     """A typing mistake below the group is found as below any other."""
     with pytest.raises(ConfigError, match=r"there is no key data\.dri"):

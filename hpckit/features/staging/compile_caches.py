@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -20,8 +21,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpckit.features.staging.place import OWNER
 from hpckit.record.ownership import explain_unsafe_ownership, read_path_status
-from hpckit.record.store import PRIVATE_FILE, make_private_folder
+from hpckit.record.store import PRIVATE_FILE, make_private_folder, write_text_atomically
 from hpckit.runtime.left_behind import die_with_parent
 from hpckit.runtime.signals import NOTICES
 from hpckit.values import dataclass
@@ -41,14 +43,13 @@ class CompileCaches:
 
     folder: Path
     carried: Path
+    owner: Mapping[str, Any]
 
-    def begin(
-        self, environ: dict[str, str], settings: Mapping[str, str], *, saves: bool, keeps: bool
-    ) -> None:
+    def begin(self, environ: dict[str, str], settings: Mapping[str, str], *, saves: bool) -> None:
         """Set the variables of caches that nobody has set; begin with the caches that the run has.
 
-        `settings` are the run's own variables. With `saves` this node carries its caches on. Unless it
-        `keeps` them, they go when this process ends.
+        `settings` are the run's own variables. With `saves` this node carries its caches on. Here they
+        go when this process ends.
         """
         names = [name for name in _VARIABLES if name not in settings and name not in environ]
         if not names:
@@ -57,8 +58,8 @@ class CompileCaches:
             self._fetch()
         for name in names:
             environ[name] = str(make_private_folder(self.folder / _VARIABLES[name]))
-        if not keeps:  # handlers run in reverse order: after the last save
-            atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
+        # Handlers run in reverse order: this one after the last save.
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         if saves:
             known = {path: when for path, _, when in self._list_files()}
             atexit.register(self._save, known)
@@ -78,12 +79,14 @@ class CompileCaches:
                 size = self.carried.stat().st_size / 1e6
                 seconds = time.monotonic() - begin
                 sys.stderr.write(f"hpckit: compile caches: {size:.1f} MB came in {seconds:.1f} s\n")
+        write_text_atomically(part / OWNER, json.dumps(self.owner))
         part.rename(self.folder)
 
     def _list_files(self) -> Iterator[_Entry]:
         for path in self.folder.rglob("*"):
             with contextlib.suppress(FileNotFoundError):
-                if path.is_file() and not path.is_symlink() and path.suffix != ".lock":
+                ours = path.suffix == ".lock" or path.name == OWNER
+                if path.is_file() and not path.is_symlink() and not ours:
                     seen = path.stat()
                     yield path, seen.st_size, seen.st_mtime
 

@@ -7,6 +7,7 @@ runs nothing of it but its Python. What happens on a node is in `environment_sta
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -42,9 +43,10 @@ print(json.dumps([prefix, base, sys.version, "lib/python%d.%d" % sys.version_inf
 _SYSTEM = Path("/usr")
 """What lies below is on the node's own disk."""
 _CACHE = "__pycache__"
-_PATIENCE = timedelta(minutes=30)
+_PATIENCE = timedelta(hours=1)
 _UNUSED_S = 30 * 86400.0
-"""A packed environment that no launch has is removed when no launch took it for so long."""
+"""A packed environment that no launch has is removed when no launch took it for so long: the time of the last
+one is its access time, as nodes know it by the other."""
 _QUOTED = 400
 
 
@@ -59,6 +61,7 @@ class Packed:
     key: str
     file: str
     size_bytes: int
+    mtime_ns: int
     unpacked_bytes: int
     seconds: float
     python: str
@@ -79,7 +82,7 @@ class EnvironmentFolders:
         digest, size = hashlib.sha256(f"{self.python}\0{self.version}".encode()), 0
         for top in self.folders.values():
             digest.update(f"\0{top}".encode())
-            for line, its_bytes in sorted(_list_entries(top, {str(path) for path in self.left_out})):
+            for line, its_bytes in sorted(list_entries(top, {str(path) for path in self.left_out})):
                 digest.update(f"\0{line}".encode("utf-8", "surrogateescape"))
                 size += its_bytes
         return digest.hexdigest()[:20], size
@@ -118,7 +121,7 @@ def _reads_base_packages(prefix: Path) -> bool:
     return "include-system-site-packages=true" in text.replace(" ", "").lower()
 
 
-def _list_entries(top: Path, left_out: set[str]) -> Iterator[tuple[str, int]]:
+def list_entries(top: Path, left_out: set[str]) -> Iterator[tuple[str, int]]:
     """Yield a line for each file and link below a folder, and its bytes."""
     folders = [str(top)]
     while folders:
@@ -141,30 +144,21 @@ def pack_environment(
     """Pack an environment into `outputs`, unless its content is there; raises UsageError."""
     suffix, words = _choose_packer(found, how, context.environ.get("PATH", os.defpath))
     begin, (key, unpacked) = time.monotonic(), found.compute_key_and_size()
-    folder = outputs / FOLDER
-    file = folder / f"{key}{suffix}"
-    try:
-        make_private_folder(folder)
-        check_folder_is_own(folder)
-        with hold_lock_with_patience(folder / "lock", f"is packing {found.python}", context, _PATIENCE):
-            there = file.exists()
-            if there:
-                os.utime(file)
-            else:
-                context.note(f"packing the environment of {found.python}, once for this content")
-                remove_unused_environments(folder, context.now().timestamp())
-                _compile_packages(found, context.environ)
-                _write_packed_file(file, words)
-            size = file.stat().st_size
-    except OSError as error:
-        raise UsageError(
-            f"the environment of {found.python} cannot be packed into {folder}: {error.strerror or error}",
-            hint="check quota and free space there (output_dir), or leave data.environment out",
-        ) from error
+    file = outputs / FOLDER / f"{key}{suffix}"
+    with hold_environments(file.parent, f"packing the environment of {found.python}", context):
+        there = file.exists()
+        if there:
+            os.utime(file, ns=(int(context.now().timestamp() * 1e9), file.stat().st_mtime_ns))
+        else:
+            context.note(f"packing the environment of {found.python}, once for this content")
+            _compile_packages(found, context.environ)
+            _write_packed_file(file, words)
+        seen = file.stat()
     return Packed(
         key=key,
         file=file.name,
-        size_bytes=size,
+        size_bytes=seen.st_size,
+        mtime_ns=seen.st_mtime_ns,
         unpacked_bytes=unpacked,
         seconds=0.0 if there else round(time.monotonic() - begin, 1),
         python=found.python,
@@ -172,16 +166,22 @@ def pack_environment(
     )
 
 
-def _choose_packer(found: EnvironmentFolders, how: PackedEnvironment, path: str) -> tuple[str, list[str]]:
-    """Return the suffix of the packed file, and the words to which its name is appended."""
-    squashfs = shutil.which("mksquashfs", path=path)
-    if how is PackedEnvironment.squashfs and squashfs is None:
+def find_squashfs_packer(how: PackedEnvironment, path: str) -> str | None:
+    """Return the program that packs into a squashfs file, if that is wanted; raises ConfigError."""
+    program = None if how is PackedEnvironment.tar else shutil.which("mksquashfs", path=path)
+    if how is PackedEnvironment.squashfs and program is None:
         raise ConfigError(
             "data.environment is squashfs, and mksquashfs is not on PATH",
             hint="load a module that has it, or data.environment=tar",
         )
+    return program
+
+
+def _choose_packer(found: EnvironmentFolders, how: PackedEnvironment, path: str) -> tuple[str, list[str]]:
+    """Return the suffix of the packed file, and the words to which its name is appended."""
+    squashfs = find_squashfs_packer(how, path)
     tops = list(found.folders.values())
-    if squashfs is not None and how is not PackedEnvironment.tar:
+    if squashfs is not None:
         options = ["-comp", "zstd", "-Xcompression-level", "3", "-b", "1M", "-noappend", "-no-progress"]
         left_out = ["-e", *map(str, found.left_out)] if found.left_out else []
         words = [squashfs, *map(str, tops), _FILE, *options, "-no-xattrs", "-keep-as-directory", *left_out]
@@ -238,11 +238,27 @@ def _write_packed_file(file: Path, words: Sequence[str]) -> None:
         part.unlink(missing_ok=True)
 
 
-def remove_unused_environments(folder: Path, now: float) -> None:
+@contextlib.contextmanager
+def hold_environments(folder: Path, work: str, context: Context) -> Iterator[None]:
+    """Hold the folder of packed and built environments for some work; raises UsageError."""
+    try:
+        make_private_folder(folder)
+        check_folder_is_own(folder)
+        with hold_lock_with_patience(folder / "lock", f"is {work}", context, _PATIENCE):
+            _remove_unused(folder, context.now().timestamp())
+            yield
+    except OSError as error:
+        raise UsageError(
+            f"{work} failed in {folder}: {error.strerror or error}",
+            hint="check quota and free space there (output_dir), or leave data.environment out",
+        ) from error
+
+
+def _remove_unused(folder: Path, now: float) -> None:
     """Remove what no launch has a link to, and none took for long."""
     for file in [path for path in folder.iterdir() if path.suffix in _KINDS]:
         seen = file.lstat()
-        if seen.st_nlink == 1 and now - seen.st_mtime > _UNUSED_S:
+        if seen.st_nlink == 1 and now - seen.st_atime > _UNUSED_S:
             remove_path(file)
             built = file.with_suffix("")
             if file.suffix == BUILT and built.exists():

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
+from io import FileIO
 from pathlib import Path
 
 from hpckit.features.staging.listing import Listing, Tree
 from hpckit.features.staging.transfer import Shelf
-from hpckit.record.store import PRIVATE_FILE
 from hpckit.values import dataclass, field
 
 
@@ -18,7 +17,7 @@ class Filling:
     partial: Path
     journal: Path
     shelf: Shelf
-    _lines: int = field(default=-1, init=False)
+    _lines: FileIO | None = field(default=None, init=False)
 
     @property
     def tree(self) -> Tree:
@@ -34,14 +33,14 @@ class Filling:
         part = self.journal.with_name(f"{self.journal.name}.part")
         part.write_bytes(text)
         part.rename(self.journal)
-        self.end_journal()
-        self._lines = os.open(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, PRIVATE_FILE)
+        self.end()
+        self._lines = self.journal.open("ab", buffering=0)
         self.shelf.begin(tree, sums)
 
     def begin_unless_same(self, listing: Listing) -> None:
         """Go on with the blocks that are here, if they are of the same files; else begin anew."""
         tree = self.shelf.tree
-        if self._lines < 0 or tree is None or tree.listing.text != listing.text:
+        if self._lines is None or tree is None or tree.listing.text != listing.text:
             self.begin(listing, [])
 
     def write(self, block: int, data: bytes, found: str) -> None:
@@ -51,16 +50,12 @@ class Filling:
 
     def add(self, found: str) -> None:
         """Note that the next block is written."""
-        os.write(self._lines, f"{found}\n".encode())
+        assert self._lines is not None, "begun"  # noqa: S101
+        self._lines.write(f"{found}\n".encode())
         self.shelf.add(found)
 
-    def end(self) -> Listing:
-        """Return the listing of the whole."""
-        self.end_journal()
-        return self.tree.listing
-
-    def end_journal(self) -> None:
+    def end(self) -> None:
         """Close the journal."""
-        if self._lines >= 0:
-            os.close(self._lines)
-        self._lines = -1
+        if self._lines is not None:
+            self._lines.close()
+        self._lines = None

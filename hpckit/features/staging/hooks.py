@@ -4,39 +4,54 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpckit.context import Context
-from hpckit.errors import ConfigError, NodeError, RunError
+from hpckit.errors import ConfigError, NodeError
 from hpckit.features.staging.compile_caches import CompileCaches
-from hpckit.features.staging.environment import FOLDER, Packed, find_environment_folders, pack_environment
+from hpckit.features.staging.environment import (
+    FOLDER,
+    Packed,
+    find_environment_folders,
+    find_squashfs_packer,
+    pack_environment,
+)
 from hpckit.features.staging.environment_start import NodeEnvironment
 from hpckit.features.staging.items import How, read_items
 from hpckit.features.staging.lock_files import (
     LockedEnvironment,
     build_locked_environment,
+    find_installer,
     find_locked_environment,
 )
 from hpckit.features.staging.node import NodeData, read_frozen_sources
-from hpckit.features.staging.place import NodeDataError, choose_folder, claim_for_node, expand_variables
-from hpckit.features.staging.plan import Rates, assign_providers, is_tree_better
+from hpckit.features.staging.place import (
+    NodeDataError,
+    choose_folder,
+    claim_for_node,
+    expand_variables,
+    find_cause,
+)
 from hpckit.features.staging.sources import check_data_dir, freeze_sources
+from hpckit.features.staging.transfer import assign_providers, is_tree_better
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.node_setup import (
     ContainerRuntime,
     Data,
     EnvironmentSource,
-    KeptData,
     PackedEnvironment,
     find_data_settings,
+    has_data_settings,
 )
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import LaunchPlan
 from hpckit.record.launches import Launch
 from hpckit.record.snapshot.environment import capture_python_environment
-from hpckit.record.store import PRIVATE_FOLDER, read_json_object
+from hpckit.record.store import read_json_object
 from hpckit.run_features import NodeContext
 from hpckit.runtime.environ import SATELLITE, copy_environment, find_node_name, rank_info
 
@@ -48,7 +63,44 @@ def freeze_files(
     environ: Mapping[str, str],
 ) -> dict[str, str]:
     """Return the text of files to freeze in a launch folder, by name; raises ConfigError."""
-    return {"stage.json": json.dumps(freeze_sources(runs, folder, cwd, environ), indent=1) + "\n"}
+    distinct = dict[tuple[str, ContainerRuntime], tuple[LaunchConfig, Mapping[str, Any]]]()
+    for settings, config in runs:
+        section = config["data"] if has_data_settings(config) else None
+        distinct.setdefault((str(section), settings.container.runtime), (settings, config))
+    _check_environment([*distinct.values()], folder, cwd, environ)
+    users = [run for run in distinct.values() if has_data_settings(run[1])]
+    return {"stage.json": json.dumps(freeze_sources(users, folder, cwd, environ), indent=1) + "\n"}
+
+
+def _check_environment(
+    runs: Sequence[tuple[LaunchConfig, Mapping[str, Any]]],
+    folder: Path,
+    cwd: Path,
+    environ: Mapping[str, str],
+) -> None:
+    """Raise ConfigError for an environment that a launch could not make, pack or bring to nodes."""
+    found = [read_items(config)[0] if has_data_settings(config) else Data() for _, config in runs]
+    for key in ("environment", "environment_from"):
+        if len(values := {str(getattr(data, key)) for data in found}) > 1:
+            words = ", ".join(sorted(values))
+            raise ConfigError(f"data.{key} differs between runs: {words}", hint="choose one of them")
+    data, (settings, config) = found[0], runs[0]
+    packs, locks = data.environment is not PackedEnvironment.none, data.environment_from
+    if not packs and locks is EnvironmentSource.python:
+        return
+    if any(settings.container.runtime is not ContainerRuntime.none for settings, _ in runs):
+        raise ConfigError(
+            "data.environment cannot be combined with a container: the image has its own environment",
+            hint="leave out data.environment and data.environment_from, or choose container=none",
+        )
+    locked = _find_locked_environment(settings, config, folder.parent, cwd)
+    if locked is not None:
+        find_installer(locked, environ)
+    if packs:
+        check_data_dir(data.dir, settings, folder)
+        find_squashfs_packer(data.environment, environ.get("PATH", os.defpath))
+    if packs and locked is None:
+        find_environment_folders(settings.cluster.python or sys.executable, environ)
 
 
 def prepare_node(context: NodeContext) -> NodeData:
@@ -68,8 +120,8 @@ def list_mounts(
     sources = read_frozen_sources(launch.paths)
     folder = expand_variables(data.dir or "", copy_environment())
     if folder:
-        with contextlib.suppress(OSError):  # said when it is opened
-            Path(folder).expanduser().mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        with _tell_cause():  # a container without privilege cannot tell root's folders from others'
+            choose_folder(folder, [], {}, 0)
     return [str(Path(folder or "").expanduser()), *(sources[item.source].place for item in items)]
 
 
@@ -81,7 +133,7 @@ def choose_providers(
     sources = read_frozen_sources(launch.paths)
     size = sum(sources[item.source].bytes for item in items if item.how is not How.link)
     unknown = any(not sources[item.source].bytes for item in items)
-    if ready or unknown or is_tree_better(size, nodes, Rates()):
+    if ready or unknown or is_tree_better(size, nodes):
         return assign_providers(nodes, ready)
     return ((),) * nodes
 
@@ -100,7 +152,7 @@ def choose_python(
 def _find_locked_environment(
     settings: LaunchConfig, config: Mapping[str, Any], outputs: Path, cwd: Path
 ) -> LockedEnvironment | None:
-    source = read_items(config)[0].environment_from
+    source = read_items(config)[0].environment_from if has_data_settings(config) else EnvironmentSource.python
     if source is EnvironmentSource.python:
         return None
     if settings.cluster.kind is not ClusterKind.slurm:
@@ -117,44 +169,26 @@ def pack_for_launch(*, plan: LaunchPlan, context: Context) -> tuple[dict[str, ob
     Returns what its environment.json says of that, and the files it shares with other launches.
     Raises UsageError.
     """
-    found = [(run.settings, run.config, find_data_settings(run.config) or Data()) for run in plan.runs]
-    for key in ("environment", "environment_from"):
-        if len(values := {str(getattr(data, key)) for _, _, data in found}) > 1:
-            words = ", ".join(sorted(values))
-            raise ConfigError(f"data.{key} differs between runs: {words}", hint="choose one of them")
-    settings, config, data = found[0]
-    outputs = Path(plan.folder).parent
-    locked = _find_locked_environment(settings, config, outputs, context.cwd)
-    wanted = locked is not None or data.environment is not PackedEnvironment.none
-    if wanted and any(settings.container.runtime is not ContainerRuntime.none for settings, _, _ in found):
-        raise ConfigError(
-            "data.environment cannot be combined with a container: the image has its own environment",
-            hint="leave out data.environment and data.environment_from, or choose container=none",
-        )
-    packs = data.environment is not PackedEnvironment.none
-    if packs:
-        check_data_dir(data.dir, settings, Path(plan.folder))
+    run, outputs = plan.runs[0], Path(plan.folder).parent
+    data = find_data_settings(run.config) or Data()  # all runs have one environment: `freeze_files`
+    locked = _find_locked_environment(run.settings, run.config, outputs, context.cwd)
     facts, files = dict[str, object](), dict[str, Path]()
     if locked is not None and str(locked.python) == plan.python:
         build_locked_environment(locked, context)
-        facts |= _read_built_environment(locked, context)
+        found = capture_python_environment(plan.python, context.environ)
+        if found is None:
+            raise ConfigError(
+                f"{locked.lock} has no hpckit, which starts runs on the nodes",
+                hint="add it to the project and its lock file: uv add hpckit-slurm",
+            )
+        facts |= found
         files[locked.lock.name] = locked.kept_lock
-    if packs:
+    if data.environment is not PackedEnvironment.none:
         folders = find_environment_folders(plan.python, context.environ)
         packed = pack_environment(folders, outputs, data.environment, context)
         facts["packed"] = to_plain(packed)
         files[packed.file] = outputs / FOLDER / packed.file
     return facts, files
-
-
-def _read_built_environment(locked: LockedEnvironment, context: Context) -> dict[str, object]:
-    facts = capture_python_environment(str(locked.python), context.environ)
-    if facts is None:
-        raise ConfigError(
-            f"{locked.lock} has no hpckit, which starts runs on the nodes",
-            hint="add it to the project and its lock file: uv add hpckit-slurm",
-        )
-    return facts
 
 
 def start_agent(
@@ -168,37 +202,43 @@ def start_agent(
     **_: object,
 ) -> list[str]:
     """Bring to this node what the run wants there; return the words that start its agent from it."""
-    data = find_data_settings(config) or Data()
+    data, owner = find_data_settings(config) or Data(), {"launch": str(launch.folder), "run": index}
     if settings.container.runtime is not ContainerRuntime.none:
         return words
     if data.environment is not PackedEnvironment.none:
         packed = from_plain(Packed, read_json_object(launch.paths.environment)["packed"])
-        folder = _open_node_folder(data, settings, environ, packed.size_bytes)
-        environment = NodeEnvironment(
-            packed=packed,
-            source=launch.folder / packed.file,
-            folder=folder / FOLDER / data.keep.value,
-            data=data,
-        )
-        words = environment.start(words, environ)
-    with contextlib.suppress(RunError, OSError):  # without a folder caches are where they usually are
-        folder = _open_node_folder(data, settings, environ, 0) / "caches"
-        name = f"{launch.id}.{index}"
-        caches = CompileCaches(folder=folder / name, carried=launch.paths.run(index).compile_caches)
+        with _tell_cause():
+            environment = NodeEnvironment(
+                packed=packed,
+                launch=launch.folder,
+                folder=_open_node_folder(data, settings, environ, packed.size_bytes),
+                data=data,
+                owner=owner,
+            )
+            words = environment.start(words, environ)
+    with contextlib.suppress(NodeDataError, OSError):  # without a folder caches are where they usually are
+        folder = _open_node_folder(data, settings, environ, 0) / "caches" / f"{launch.id}.{index}"
+        caches = CompileCaches(folder=folder, carried=launch.paths.run(index).compile_caches, owner=owner)
         saves = rank_info(environ).rank == 0 and SATELLITE not in environ
         own = {**launch.cluster.env, **settings.env}
-        caches.begin(environ, own, saves=saves, keeps=data.keep is KeptData.cache)
+        caches.begin(environ, own, saves=saves)
     return words
 
 
 def _open_node_folder(data: Data, settings: LaunchConfig, environ: Mapping[str, str], needed: int) -> Path:
-    node = find_node_name()
+    folder = choose_folder(data.dir, settings.cluster.node_scratch, environ, needed)
+    return claim_for_node(folder, find_node_name())
+
+
+@contextlib.contextmanager
+def _tell_cause() -> Iterator[None]:
+    """Let the supervisor know why this node cannot have its data."""
     try:
-        folder = choose_folder(data.dir, settings.cluster.node_scratch, environ, needed)
-        return claim_for_node(folder, node)
-    except NodeDataError as error:
+        yield
+    except (NodeDataError, OSError) as error:
         raise NodeError(
-            f"no folder for its environment: {error}",
-            cause=error.cause,
-            hint="name folders on the node's own disk: cluster.node_scratch or data.dir",
+            f"cannot have its environment: {error}",
+            cause=find_cause(error),
+            hint="cluster.node_scratch and data.dir name folders on the node's own disk; "
+            "data.margin_gb stays free",
         ) from error

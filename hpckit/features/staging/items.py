@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
 from hpckit.errors import ConfigError
-from hpckit.model.node_setup import Data, find_data_settings
+from hpckit.model.node_setup import Data, EnvironmentSource, KeptData, PackedEnvironment
 from hpckit.model.plain import from_plain
 from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field_names
@@ -68,6 +69,16 @@ class Needed(StrEnum):
     """ranks wait for it"""
     background = "background"
     """ranks start meanwhile; `run.data("NAME")` waits"""
+
+
+_CHOICES: Mapping[str, type[StrEnum]] = {
+    "how": How,
+    "verify": Verify,
+    "needed": Needed,
+    "keep": KeptData,
+    "environment": PackedEnvironment,
+    "environment_from": EnvironmentSource,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,14 +144,7 @@ class FrozenSource:
 
 def read_items(config: Mapping[str, Any]) -> tuple[Data, tuple[StageItem, ...], tuple[OutItem, ...]]:
     """Return what a configuration stages in and out; raises ConfigError."""
-    try:
-        settings = find_data_settings(config)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"data.{error}", hint="docs/reference/configuration.md lists the keys of data"
-        ) from error
-    assert settings is not None, "asked for only with the group"  # noqa: S101
-    _refuse_unknown_keys("data", config["data"], field_names(Data))
+    settings: Data = _parse("data", config["data"], Data, field_names(Data))
     for key in ("cache_gb", "margin_gb"):
         if not getattr(settings, key) >= 0:
             raise ConfigError(f"data.{key} is {getattr(settings, key):g}; it must be 0 or more")
@@ -183,24 +187,25 @@ def _parse_entries(section: str, entries: Mapping[str, Any], kind: Any) -> Itera
             raise ConfigError(
                 f"{section}.{name} is {value!r}, not a mapping", hint=f"keys: {', '.join(known)}"
             )
-        _refuse_unknown_keys(f"{section}.{name}", value, known)
-        try:
-            yield from_plain(kind, {**value, "name": name})
-        except (TypeError, ValueError) as error:
-            allowed = _describe_choices(kind, str(error))
-            raise ConfigError(f"{section}.{name}.{error}", hint=allowed) from error
+        yield _parse(f"{section}.{name}", value, kind, known, name=name)
 
 
-def _describe_choices(kind: Any, error: str) -> str:
-    choices = {"how": How, "verify": Verify, "needed": Needed} if kind is StageItem else {}
-    found = choices.get(error.partition(":")[0])
-    return f"one of {', '.join(found)}" if found else "source is needed: a path or URL, as text"
-
-
-def _refuse_unknown_keys(section: str, given: Mapping[str, Any], known: tuple[str, ...] | list[str]) -> None:
+def _parse(section: str, given: Mapping[str, Any], kind: Any, known: Sequence[str], **more: str) -> Any:
     for key in given:
         if key not in known:
-            raise ConfigError(f"{section}.{key}: there is no such key", hint=f"keys: {', '.join(known)}")
+            near = "".join(f", did you mean {name}?" for name in get_close_matches(str(key), known, 1))
+            raise ConfigError(
+                f"{section}.{key}: there is no such key{near}", hint=f"keys: {', '.join(known)}"
+            )
+    try:
+        return from_plain(kind, {**given, **more})
+    except (TypeError, ValueError) as error:
+        key = str(error).partition(":")[0]
+        if key in _CHOICES:
+            hint = f"one of {', '.join(_CHOICES[key])}"
+            raise ConfigError(f"{section}.{key} is {given[key]!r}", hint=hint) from error
+        hint = "source is needed: a path or URL, as text" if more else f"keys: {', '.join(known)}"
+        raise ConfigError(f"{section}.{error}", hint=hint) from error
 
 
 def _check_out_item(item: OutItem) -> None:

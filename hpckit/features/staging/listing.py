@@ -58,16 +58,16 @@ class Listing:
         """Return how many bytes a block has: the last one may be shorter."""
         return min(BLOCK, self.bytes - block * BLOCK)
 
-    def pieces_of_block(self, block: int) -> Iterator[tuple[str, int, int, int]]:
-        """Yield what a block is made of: the file, its mode, where in the file, and how many bytes."""
+    def pieces_of_block(self, block: int) -> Iterator[tuple[str, int, int]]:
+        """Yield what a block is made of: the file, where in the file, and how many bytes."""
         at, end = block * BLOCK, block * BLOCK + self.size_of_block(block)
         place = bisect_right(self.ends, at)
         while at < end:
-            path, size, mode, _ = self.entries[place]
+            path, size, _, _ = self.entries[place]
             begin = self.ends[place] - size
             count = min(self.ends[place], end) - at
             if count:
-                yield path, mode, at - begin, count
+                yield path, at - begin, count
             at, place = at + count, place + 1
 
 
@@ -145,34 +145,34 @@ class Tree:
     def read_block(self, block: int) -> bytearray:
         """Return a block; raises SourceError if a file is shorter than listed, and OSError."""
         data = bytearray(self.listing.size_of_block(block))
-        view, at = memoryview(data), 0
-        for path, _, offset, count in self.listing.pieces_of_block(block):
-            file = os.open(self.base / path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                got = 0
-                while got < count:
-                    step = os.preadv(file, [view[at + got : at + count]], offset + got)
-                    if not step:
-                        raise SourceError(f"is shorter than it was: {self.base / path}")
-                    got += step
-            finally:
-                os.close(file)
-            at += count
+        for file, view, offset in self._open_pieces(block, data, os.O_RDONLY):
+            got = 0
+            while got < len(view):
+                step = os.preadv(file, [view[got:]], offset + got)
+                if not step:
+                    raise SourceError(f"is shorter than it was: {self.base}, block {block}")
+                got += step
         return data
 
     def write_block(self, block: int, data: bytes | bytearray) -> None:
         """Write a block; raises OSError."""
-        view, at = memoryview(data), 0
-        for path, _, offset, count in self.listing.pieces_of_block(block):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            file = os.open(self.base / path, flags, PRIVATE_FILE)
+        for file, view, offset in self._open_pieces(block, data, os.O_WRONLY | os.O_CREAT):
+            done = 0
+            while done < len(view):
+                done += os.pwrite(file, view[done:], offset + done)
+
+    def _open_pieces(
+        self, block: int, data: bytes | bytearray, flags: int
+    ) -> Iterator[tuple[int, memoryview, int]]:
+        """Yield each open file of a block, with its part of the block, and where in the file that is."""
+        view = memoryview(data)
+        for path, offset, count in self.listing.pieces_of_block(block):
+            file = os.open(self.base / path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
             try:
-                done = 0
-                while done < count:
-                    done += os.pwrite(file, view[at + done : at + count], offset + done)
+                yield file, view[:count], offset
             finally:
                 os.close(file)
-            at += count
+            view = view[count:]
 
     def make_frame(self) -> None:
         """Make the folders, links and empty files, so that blocks fill it."""

@@ -10,39 +10,29 @@ import hashlib
 import os
 import shutil
 import subprocess  # noqa: TID251  # the programs that install
-from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from collections.abc import Mapping
 from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.errors import ConfigError, UsageError
-from hpckit.features.staging.environment import BUILT, FOLDER, remove_unused_environments
+from hpckit.features.staging.environment import BUILT, FOLDER, hold_environments
 from hpckit.model.node_setup import EnvironmentSource
-from hpckit.operations.add_job import hold_lock_with_patience
-from hpckit.record.ownership import check_folder_is_own
 from hpckit.record.remove import remove_path
-from hpckit.record.store import make_private_folder, write_chunks
+from hpckit.record.store import write_chunks
 from hpckit.values import dataclass
 
-_FILES: Mapping[EnvironmentSource, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    EnvironmentSource.uv: (("uv.lock",), ("pyproject.toml", ".python-version", "uv.toml")),
-    EnvironmentSource.pixi: (("pixi.lock",), ("pixi.toml", "pyproject.toml")),
-    EnvironmentSource.conda: (("conda-lock.yml", "conda-linux-64.lock"), ()),
+_LOCKS: Mapping[EnvironmentSource, tuple[Mapping[str, tuple[str, ...]], tuple[str, ...], str]] = {
+    EnvironmentSource.uv: ({"uv.lock": ("uv",)}, ("pyproject.toml", ".python-version", "uv.toml"), "uv lock"),
+    EnvironmentSource.pixi: ({"pixi.lock": ("pixi",)}, ("pixi.toml", "pyproject.toml"), "pixi lock"),
+    EnvironmentSource.conda: (
+        {"conda-lock.yml": ("conda-lock",), "conda-linux-64.lock": ("micromamba", "mamba", "conda")},
+        (),
+        "conda-lock -p linux-64",
+    ),
 }
-"""Names of the lock file, and of files beside it that say what is installed."""
-_MAKE = {
-    EnvironmentSource.uv: "uv lock",
-    EnvironmentSource.pixi: "pixi lock",
-    EnvironmentSource.conda: "conda-lock -p linux-64",
-}
-_PROGRAMS = {
-    "uv.lock": ("uv",),
-    "pixi.lock": ("pixi",),
-    "conda-lock.yml": ("conda-lock",),
-    "conda-linux-64.lock": ("micromamba", "mamba", "conda"),
-}
+"""Names of lock files with the programs that install from them, of files beside them that say what is
+installed, and what makes one."""
 _OUT_OF_DATE = "needs to be updated"
-_PATIENCE = timedelta(hours=1)
 _QUOTED = 600
 
 
@@ -69,13 +59,13 @@ class LockedEnvironment:
 
 def find_locked_environment(source: EnvironmentSource, cwd: Path, outputs: Path) -> LockedEnvironment:
     """Return what the lock file of the project around `cwd` describes; raises ConfigError."""
-    names, more = _FILES[source]
+    names, more, make = _LOCKS[source]
     places = (folder / name for folder in (cwd, *cwd.parents) for name in names)
     lock = next((place for place in places if place.is_file()), None)
     if lock is None:
         raise ConfigError(
             f"data.environment_from is {source}, and there is no {' or '.join(names)} in {cwd} or above",
-            hint=f"make one: {_MAKE[source]}",
+            hint=f"make one: {make}",
         )
     beside = tuple(path for path in (lock.with_name(name) for name in more) if path.is_file())
     digest = hashlib.sha256()
@@ -86,64 +76,57 @@ def find_locked_environment(source: EnvironmentSource, cwd: Path, outputs: Path)
     return LockedEnvironment(source=source, lock=lock, beside=beside, folder=folder)
 
 
+def find_installer(locked: LockedEnvironment, environ: Mapping[str, str]) -> str | None:
+    """Return the program that builds an environment; None if it is built. Raises ConfigError."""
+    if locked.kept_lock.exists() and locked.python.exists():
+        return None
+    names, path = _LOCKS[locked.source][0][locked.lock.name], environ.get("PATH", os.defpath)
+    program = next(filter(None, (shutil.which(name, path=path) for name in names)), None)
+    if program is None:
+        raise ConfigError(
+            f"data.environment_from is {locked.source}, and {' or '.join(names)} is not on PATH",
+            hint="install it, or load its module",
+        )
+    return program
+
+
 def build_locked_environment(locked: LockedEnvironment, context: Context) -> None:
     """Build an environment, unless it is there; raises UsageError."""
-    names, path = _PROGRAMS[locked.lock.name], context.environ.get("PATH", os.defpath)
-    program = next(filter(None, (shutil.which(name, path=path) for name in names)), None)
-    folder = locked.folder
-    try:
-        make_private_folder(folder.parent)
-        check_folder_is_own(folder.parent)
-        with hold_lock_with_patience(
-            folder.parent / "lock", f"is building {folder.name}", context, _PATIENCE
-        ):
-            if locked.kept_lock.exists() and locked.python.exists():
-                os.utime(locked.kept_lock)
-                return
-            if program is None:
-                raise ConfigError(
-                    f"data.environment_from is {locked.source}, and {' or '.join(names)} is not on PATH",
-                    hint="install it, or load its module",
-                )
-            remove_unused_environments(folder.parent, context.now().timestamp())
-            if folder.exists():  # an earlier launch was ended while it built
-                remove_path(folder)
-            context.note(f"building the environment of {locked.lock}, once for this content")
-            environ = {name: value for name, value in context.environ.items() if name != "VIRTUAL_ENV"}
-            for words, more in _list_commands(locked, program, environ):
-                _run(words, {**environ, **more}, locked)
-            if not locked.python.exists():
-                raise UsageError(f"{program} made no {locked.python}", hint="does the lock file have Python?")
-            write_chunks(locked.kept_lock, (locked.lock.read_bytes(),))
-    except OSError as error:
-        raise UsageError(
-            f"the environment of {locked.lock} cannot be built in {folder}: {error.strerror or error}",
-            hint="check quota and free space there (output_dir)",
-        ) from error
+    work = f"building the environment of {locked.lock}"
+    with hold_environments(locked.folder.parent, work, context):
+        program = find_installer(locked, context.environ)
+        if program is None:
+            os.utime(locked.kept_lock)
+            return
+        if locked.folder.exists():  # an earlier launch was ended while it built
+            remove_path(locked.folder)
+        context.note(f"{work}, once for this content")
+        environ = {name: value for name, value in context.environ.items() if name != "VIRTUAL_ENV"}
+        environ |= {"UV_PROJECT_ENVIRONMENT": str(locked.folder), "UV_COMPILE_BYTECODE": "1"}
+        # On the file system of the environment, files of the cache need no copy.
+        environ["UV_CACHE_DIR"] = environ.get("UV_CACHE_DIR") or str(locked.folder.with_name("uv-cache"))
+        for words in _list_commands(locked, program):
+            _run(words, environ, locked)
+        if not locked.python.exists():
+            raise UsageError(f"{program} made no {locked.python}", hint="does the lock file have Python?")
+        write_chunks(locked.kept_lock, (locked.lock.read_bytes(),))
 
 
-def _list_commands(
-    locked: LockedEnvironment, program: str, environ: Mapping[str, str]
-) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """Yield the commands that build an environment, with their own variables."""
+def _list_commands(locked: LockedEnvironment, program: str) -> list[list[str]]:
+    """Return the commands that build an environment."""
     folder = str(locked.folder)
     if locked.source is EnvironmentSource.uv:
-        # On the file system of the environment, files of the cache need no copy.
-        cache = environ.get("UV_CACHE_DIR") or str(locked.folder.with_name("uv-cache"))
-        more = {"UV_PROJECT_ENVIRONMENT": folder, "UV_CACHE_DIR": cache, "UV_COMPILE_BYTECODE": "1"}
         project = ["--project", str(locked.lock.parent)]
-        yield [program, "lock", "--check", *project], more
-        yield [program, "sync", "--frozen", *project], more
-    elif locked.source is EnvironmentSource.pixi:
+        return [[program, "lock", "--check", *project], [program, "sync", "--frozen", *project]]
+    if locked.source is EnvironmentSource.pixi:
         locked.folder.mkdir()
         for path in (locked.lock, *locked.beside):
             shutil.copyfile(path, locked.folder / path.name)
         manifest = locked.folder / locked.beside[0].name
-        yield [program, "install", "--frozen", "--manifest-path", str(manifest)], {}
-    elif locked.lock.suffix == ".yml":
-        yield [program, "install", "--prefix", folder, str(locked.lock)], {}
-    else:
-        yield [program, "create", "--yes", "--prefix", folder, "--file", str(locked.lock)], {}
+        return [[program, "install", "--frozen", "--manifest-path", str(manifest)]]
+    if locked.lock.suffix == ".yml":
+        return [[program, "install", "--prefix", folder, str(locked.lock)]]
+    return [[program, "create", "--yes", "--prefix", folder, "--file", str(locked.lock)]]
 
 
 def _run(words: list[str], environ: Mapping[str, str], locked: LockedEnvironment) -> None:

@@ -21,9 +21,11 @@ from hpckit.features.staging.place import (
     JOB,
     MANIFEST,
     OWNER,
-    NodeDataError,
     choose_folder,
     claim_for_node,
+    end_use,
+    evict_copies,
+    find_cause,
     hold_lock,
     remove_copy,
     remove_leftovers,
@@ -31,7 +33,6 @@ from hpckit.features.staging.place import (
 from hpckit.features.staging.stager import Stager, StagingStoppedError
 from hpckit.features.staging.transfer import BlockServer, Shelf, derive_key
 from hpckit.model import messages
-from hpckit.model.failure import Cause
 from hpckit.model.node_setup import KeptData, StagedData
 from hpckit.model.plain import from_plain
 from hpckit.model.states import RunState
@@ -89,13 +90,10 @@ class NodeData:
                 if item.needed is Needed.start:
                     self._stage(item, folder, order.providers)
             self.context.tell(messages.Prepared(staged=tuple(self._staged.values()), complete=True))
-        except NodeDataError as error:
-            self.context.tell(messages.Prepared(cause=error.cause, problem=str(error)))
-            return
         except Exception as error:  # noqa: BLE001  # what a thread does not tell is waited for without end
-            if not self._stopped.is_set():
-                words = str(error) if isinstance(error, HpckitError | OSError) else repr(error)
-                self.context.tell(messages.Prepared(cause=Cause.data_refused, problem=words))
+            if not isinstance(error, StagingStoppedError):
+                words = str(error) or repr(error)
+                self.context.tell(messages.Prepared(cause=find_cause(error), problem=words))
             return
         self.out.start(self._job_folder / "out")
         for item in self.items:
@@ -205,13 +203,13 @@ class NodeData:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(2)
                 process.kill()
-        for file in self._used:
-            os.close(file)
-        self._used.clear()
+        end_use(self._used)
         if final and self._folder is not None:
             shutil.rmtree(self._job_folder, ignore_errors=True)
             if self.settings.keep is KeptData.job:
                 self._remove_data(self._folder)
+            else:
+                evict_copies(self._folder, self.settings.cache_gb * 1e9, 0, "")
 
     def _remove_data(self, folder: Path) -> None:
         """Remove what no other job uses, or is just bringing here."""

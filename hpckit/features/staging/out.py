@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import threading
 import time
@@ -18,6 +19,8 @@ from hpckit.run_features import NodeContext
 _SHOWN = 5
 _PIECE = 8 << 20
 _TICK_S = 0.5
+_LEAVE_S = 10.0
+"""How long an agent that ends still copies."""
 
 
 class OutCopier:
@@ -26,6 +29,7 @@ class OutCopier:
     def __init__(self, items: Sequence[OutItem], context: NodeContext) -> None:
         self.items, self.context = items, context
         self._folder: Path | None = None
+        self._copying: threading.Thread | None = None
         self._stopped, self._rest, self._final = threading.Event(), threading.Event(), False
         self._done: dict[str, dict[str, tuple[int, int]]] = {item.name: {} for item in items}
 
@@ -36,7 +40,8 @@ class OutCopier:
         self._folder = folder
         for item in self.items:
             make_private_folder(self._source(item))
-        threading.Thread(target=self._copy_now_and_then, name="stage out", daemon=True).start()
+        self._copying = threading.Thread(target=self._copy_now_and_then, name="stage out", daemon=True)
+        self._copying.start()
 
     def _source(self, item: OutItem) -> Path:
         assert self._folder is not None, "started"  # noqa: S101
@@ -60,16 +65,17 @@ class OutCopier:
         self.context.tell(messages.StagedOut(name="", bytes=0, seconds=0.0, last=True))
 
     def stop(self) -> None:
-        """Copy no more."""
+        """Copy what is new, as without a supervisor nobody has asked for it, and no more then."""
         self._stopped.set()
         self._rest.set()
+        if self._copying is not None:
+            self._copying.join(_LEAVE_S)
 
     def _copy_now_and_then(self) -> None:
         due = {item.name: time.monotonic() + item.every_s for item in self.items}
-        while not self._stopped.is_set():
-            rest, final = self._rest.wait(_TICK_S), self._final
-            if self._stopped.is_set():
-                return
+        stopped = False
+        while not stopped:
+            rest, final, stopped = self._rest.wait(_TICK_S), self._final, self._stopped.is_set()
             self._rest.clear()
             for item in self.items:
                 if rest or time.monotonic() >= due[item.name]:
@@ -118,12 +124,10 @@ class OutCopier:
 
     def _copy_file(self, file: Path, target: Path) -> int:
         make_private_folder(target.parent)
-        part, total = target.with_name(f".{target.name}.part"), 0
+        part = target.with_name(f".{target.name}.part")
         with file.open("rb") as reading, part.open("wb") as writing:
-            while piece := reading.read(_PIECE):
-                writing.write(piece)
-                total += len(piece)
+            shutil.copyfileobj(reading, writing, _PIECE)
             writing.flush()
             os.fsync(writing.fileno())
         part.rename(target)
-        return total
+        return target.stat().st_size

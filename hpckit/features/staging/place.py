@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import grp
 import json
@@ -19,13 +20,16 @@ from typing import Any
 from hpckit.model.counted import format_byte_size
 from hpckit.model.failure import Cause
 from hpckit.record.layout import STAGED_DATA
-from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, write_text_atomically
+from hpckit.record.ownership import format_user, read_path_status
+from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder, write_text_atomically
 
 _SHARED_TYPES = frozenset(
     {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "glusterfs", "panfs", "wekafs"}
     | {"pvfs2", "orangefs", "afs", "9p", "virtiofs", "ocfs2", "gfs2", "daos"}
 )
 _OWN_FUSE = frozenset({"fuse.fuse-overlayfs", "fuse.squashfuse", "fuseblk"})
+_NOBODY = 65534
+_MOST_LINKS = 40
 MANIFEST = ".manifest"
 JOB, OWNER = ".job-", "owner.json"
 """What the folder of a run on a node begins with, and its file of who it is."""
@@ -37,6 +41,15 @@ class NodeDataError(Exception):
     def __init__(self, cause: Cause, message: str) -> None:
         super().__init__(message)
         self.cause = cause
+
+
+def find_cause(error: Exception) -> Cause:
+    """Return whose fault it is that a node cannot have its data."""
+    if isinstance(error, NodeDataError):
+        return error.cause
+    if isinstance(error, OSError):
+        return Cause.scratch_full if error.errno in (errno.ENOSPC, errno.EDQUOT) else Cause.data_damaged
+    return Cause.data_refused
 
 
 def refuse_folder(message: str) -> NodeDataError:
@@ -71,7 +84,10 @@ def choose_folder(
         text = expand_variables(named, environ)
         if text is None:
             raise refuse_folder(f"data.dir={named} names a variable that the node does not have")
-        return _open_own_folder(Path(text).expanduser(), make=True)
+        path = Path(text).expanduser()
+        if not path.is_absolute():
+            raise refuse_folder(f"data.dir={named} is not absolute on this node: {path}")
+        return _open_own_folder(path, make=True)
     problems = []
     for candidate in candidates:
         text = expand_variables(candidate, environ)
@@ -101,8 +117,9 @@ def expand_variables(text: str, environ: Mapping[str, str]) -> str | None:
 def _open_own_folder(path: Path, *, make: bool) -> Path:
     """Return the folder itself, or one of ours in it if it is everybody's; raises NodeDataError."""
     try:
+        _check_way(path)
         if make:
-            path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+            make_private_folder(path)
         if path.is_symlink():
             raise refuse_folder(f"{path} is a symbolic link: name what it leads to")
         shared = find_shared_file_system(path)
@@ -115,18 +132,63 @@ def _open_own_folder(path: Path, *, make: bool) -> Path:
             raise refuse_folder(f"{path} is not a folder")
         if found.st_mode & stat.S_ISVTX:
             own = path / f"hpckit-{os.getuid()}"
-            with contextlib.suppress(FileExistsError):
-                own.mkdir(mode=PRIVATE_FOLDER)
+            make_private_folder(own)
             return _open_own_folder(own, make=False)
         if found.st_uid != os.getuid():
-            raise refuse_folder(f"{path} belongs to user {found.st_uid}")
-        if found.st_mode & stat.S_IWOTH or (
-            found.st_mode & stat.S_IWGRP and not _is_private_group(found.st_gid)
-        ):
-            raise refuse_folder(f"others can write {path}: chmod go-w {path}")
+            raise refuse_folder(f"{path} belongs to {format_user(found.st_uid)}")
     except OSError as error:
         raise refuse_folder(f"{path} cannot be used: {error.strerror}") from error
     return path
+
+
+def _check_way(path: Path) -> None:
+    """Raise NodeDataError if others decide what is at a path, which need not be there; OSError.
+
+    Whoever owns a folder or link on the way, or can write into the folder, may put another one in its place.
+    """
+    trusted = {0, os.getuid()}
+    if not _is_root_mapped():
+        trusted.add(_NOBODY)
+    for step in _walk(path):
+        found = read_path_status(step)
+        if found.uid not in trusted:
+            raise refuse_folder(f"{step} belongs to {format_user(found.uid)}: name a folder of your own")
+        if stat.S_ISLNK(found.mode) or found.mode & stat.S_ISVTX:
+            continue
+        group = step.lstat().st_gid
+        if found.mode & stat.S_IWOTH or (
+            found.mode & stat.S_IWGRP and group and not _is_private_group(group)
+        ):
+            raise refuse_folder(f"others can write {step}: its owner has to run chmod go-w {step}")
+
+
+def _walk(path: Path) -> Iterator[Path]:
+    """Yield the folders and links that are passed on the way to a path, as far as it is there."""
+    here, names, links = Path("/"), [*path.parts[1:]], 0
+    yield here
+    while names:
+        step = here / names.pop(0)
+        if not os.path.lexists(step):
+            return
+        yield step
+        if not step.is_symlink():
+            here = step
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        target = step.readlink()
+        if target.is_absolute():
+            here = Path("/")
+        names = [*target.parts[1 if target.is_absolute() else 0 :], *names]
+
+
+def _is_root_mapped() -> bool:
+    """Return whether user 0 is known here: in a container without privilege root's files are nobody's."""
+    with contextlib.suppress(OSError, ValueError):
+        lines = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+        return any(int(outer) == 0 for _, outer, _ in lines)
+    return True
 
 
 def _is_private_group(group: int) -> bool:
@@ -181,27 +243,29 @@ def hold_in_use(manifest: Path) -> int:
     return file
 
 
+def end_use(files: list[int]) -> None:
+    """Give copies free, also for processes that were forked meanwhile and have the same open files."""
+    while files:
+        fcntl.flock(files[-1], fcntl.LOCK_UN)
+        os.close(files.pop())
+
+
 def is_in_use(manifest: Path) -> bool:
     """Return whether another process counts on the copy of a manifest."""
-    file = os.open(manifest, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)
+    with manifest.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
     return False
 
 
 def rewrite_manifest(manifest: Path, content: Mapping[str, Any]) -> None:
     """Write a manifest again in its place: as another file it would lose the locks of those who use it."""
     text = json.dumps(content).encode() + b"\n"
-    file = os.open(manifest, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        os.pwrite(file, text, 0)
-        os.ftruncate(file, len(text))
-    finally:
-        os.close(file)
+    with manifest.open("r+b", buffering=0) as file:
+        file.write(text)
+        file.truncate()
 
 
 def check_room(folder: Path, needed: int, margin: int, what: str) -> None:
@@ -229,15 +293,12 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
 
 def remove_copy(manifest: Path) -> bool:
     """Remove a copy with all that belongs to it, unless it is in use; return whether it is gone."""
-    try:
-        file = os.open(manifest, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    else:
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(manifest.open("rb"))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return not isinstance(error, BlockingIOError)
         base = manifest.with_name(manifest.name.removesuffix(MANIFEST))
         manifest.unlink(missing_ok=True)
         base.with_name(f"{base.name}.blocks").unlink(missing_ok=True)
@@ -246,8 +307,6 @@ def remove_copy(manifest: Path) -> bool:
             base.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
         return True
-    finally:
-        os.close(file)
 
 
 def evict_copies(folder: Path, most: float, room_for: int, kept: str) -> None:
@@ -270,7 +329,7 @@ def remove_leftovers(
         manifest = read_manifest(path)
         if manifest is not None and manifest.get("keep") == "job" and has_ended(manifest.get("for") or {}):
             remove_copy(path)
-    for job in folder.glob(f"{JOB}*"):
+    for job in (*folder.glob(f"{JOB}*"), *folder.glob("caches/[!.]*")):
         if has_ended(read_manifest(job / OWNER) or {}):
             for mount in (job / "mnt").glob("*"):
                 unmount(mount)

@@ -19,6 +19,7 @@ from hpckit.features.staging.items import FrozenSource, Kind
 from hpckit.features.staging.listing import SourceError
 from hpckit.patterns import lazy_pattern
 from hpckit.record.store import make_private_folder
+from hpckit.values import replace
 
 _HUB = "https://huggingface.co"
 _SECONDS = 60
@@ -49,9 +50,7 @@ def resolve_hub_source(url: str, environ: Mapping[str, str]) -> FrozenSource:
             hint="the machine that launches needs the hub (HF_ENDPOINT, HF_TOKEN); "
             "or download it once, and stage that folder",
         ) from error
-    return FrozenSource(
-        place=place, kind=Kind.hf, bytes=sum(sizes), files=len(sizes), commit=commit, endpoint=endpoint
-    )
+    return replace(source, bytes=sum(sizes), files=len(sizes), commit=commit)
 
 
 def _explain(error: Exception) -> str:
@@ -64,9 +63,8 @@ def _explain(error: Exception) -> str:
 def _open_url(url: str, environ: Mapping[str, str]) -> Any:
     if not url.startswith(("https://", "http://")):
         raise ValueError(f"{url} is neither https:// nor http://")
-    token = environ.get("HF_TOKEN")
     request = urllib.request.Request(url)  # noqa: S310  # checked above
-    if token:
+    if token := environ.get("HF_TOKEN"):
         request.add_unredirected_header("Authorization", f"Bearer {token}")
     return urllib.request.urlopen(request, timeout=_SECONDS)  # noqa: S310
 
@@ -103,10 +101,9 @@ def fetch_hub_source(source: FrozenSource, folder: Path, environ: Mapping[str, s
             _download(url, target, wanted, one.get("size"), environ)
     except (KeyError, TypeError, ValueError, urllib.error.URLError, HTTPException) as error:
         raise SourceError(f"cannot be downloaded from {source.endpoint}: {_explain(error)}") from error
-    make_private_folder(base / "refs")
-    revision = match[3] or "main"
-    make_private_folder((base / "refs" / revision).parent)
-    (base / "refs" / revision).write_text(source.commit)
+    reference = base / "refs" / (match[3] or "main")
+    make_private_folder(reference.parent)
+    reference.write_text(source.commit)
 
 
 def _download(

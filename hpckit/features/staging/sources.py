@@ -30,7 +30,7 @@ def freeze_sources(
     found: dict[str, FrozenSource] = {}
     for settings, config in runs:
         data, items, outs = read_items(config)
-        if items or outs:
+        if items or outs or data.dir is not None:
             check_data_dir(data.dir, settings, folder)
         for item in items:
             if item.source not in found:

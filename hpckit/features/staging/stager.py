@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import lzma
 import os
 import shutil
 import tarfile
 import threading
-import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -44,6 +42,7 @@ from hpckit.features.staging.place import (
     NodeDataError,
     check_room,
     evict_copies,
+    find_cause,
     hold_in_use,
     hold_lock,
     is_in_use,
@@ -60,7 +59,6 @@ from hpckit.values import dataclass, field, replace
 
 _AT_A_TIME = 4
 """Blocks that are read, summed and written beside each other."""
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _TRIES = 2
 """A copy that is found damaged is copied once more; then the node is to blame."""
 
@@ -101,6 +99,11 @@ class Stager:
     def _verify(self) -> Verify:
         return choose_verify(self.item, self.source)
 
+    @property
+    def manifest(self) -> Path:
+        """The file that says what the copy is; it is there when all of the copy is."""
+        return self._beside(MANIFEST)
+
     def _beside(self, suffix: str) -> Path:
         return self._base.with_name(f"{self._base.name}{suffix}")
 
@@ -125,15 +128,14 @@ class Stager:
                 kept = self._take_kept_copy()
                 if not kept:
                     self._copy()
-                    self.used.append(hold_in_use(self._beside(MANIFEST)))
+                    self.used.append(hold_in_use(self.manifest))
                 self._is_here = True
         except OSError as error:
-            if error.errno in _FULL:
+            cause, words = find_cause(error), str(error)
+            if cause is Cause.scratch_full:
                 self._remove_partial()
-                raise NodeDataError(
-                    Cause.scratch_full, f"{self.folder} is full: no room for {self.item.name}"
-                ) from error
-            raise NodeDataError(Cause.data_damaged, f"{self.item.name}: {error}") from error
+                words = f"{self.folder} is full"
+            raise NodeDataError(cause, f"{self.item.name}: {words}") from error
         finally:
             if not self._is_here or self.shelf.tree is None:
                 self.shelf.fail()  # who waits for it gets it elsewhere
@@ -141,7 +143,7 @@ class Stager:
 
     def _take_kept_copy(self) -> bool:
         """Return whether a sound copy is here; a damaged one becomes a partial one, unless it is in use."""
-        manifest, place = read_manifest(self._beside(MANIFEST)), self._beside(MANIFEST)
+        manifest, place = read_manifest(self.manifest), self.manifest
         if manifest is None or not self._base.is_dir():
             return False
         used_by_others = is_in_use(place)
@@ -275,15 +277,18 @@ class Stager:
         filling = Filling(partial=partial, journal=self._beside(".blocks"), shelf=self.shelf)
         if listing is not None:
             filling.begin(listing, sums)
-        for address in self.providers:
-            with contextlib.suppress(ProviderLostError):
-                self._fill_from_node(address, filling)
-                return filling.end()
-            if self.stopped.is_set():
-                raise StagingStoppedError
-        self._from_source = True
-        self._fill_from_source(filling)
-        return filling.end()
+        try:
+            for address in self.providers:
+                with contextlib.suppress(ProviderLostError):
+                    self._fill_from_node(address, filling)
+                    return filling.tree.listing
+                if self.stopped.is_set():
+                    raise StagingStoppedError
+            self._from_source = True
+            self._fill_from_source(filling)
+            return filling.tree.listing
+        finally:
+            filling.end()
 
     def _fill_from_node(self, address: str, filling: Filling) -> None:
         blocks = receive_listing_and_blocks(
@@ -360,20 +365,14 @@ class Stager:
             partial.rename(self._base)
             tree.base = self._base
         manifest = {
-            "v": 1,
             "source": self.source.place,
             "bytes": self.source.bytes or listing.bytes,
-            "mtime_ns": self.source.mtime_ns,
             "sum": f"{self._verify}:{combine_sums(sums)}",
             "digest": digest,
             "keep": self.settings.keep.value,
             "for": dict(self.owner),
-            "at": time.time(),
         }
-        self._write_manifest(manifest)
-
-    def _write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        write_text_atomically(self._beside(MANIFEST), json.dumps(manifest) + "\n")
+        write_text_atomically(self.manifest, json.dumps(manifest) + "\n")
 
     def _extract(self, packed: Path, target: Path) -> str:
         """Unpack a tar file, without what leads out of its folder; return a digest of what is there."""

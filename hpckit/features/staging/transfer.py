@@ -1,4 +1,4 @@
-"""Blocks from node to node: each serves what it has, also of what it is still receiving.
+"""Blocks from node to node: who gets them from whom; each serves what it has, also while it still receives.
 
 Both sides prove that they know the attempt's secret. The sum of each block is signed, so that with
 sha256 no block can be changed on its way.
@@ -14,7 +14,7 @@ import secrets
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hpckit.features.staging.items import Verify
@@ -33,6 +33,11 @@ _SLOW_S = 60.0
 """How long a node may take to receive one block."""
 _MOST_LISTING = 1 << 30
 _MOST_CALLERS = 16
+_CHILDREN = 2
+_FILE_SYSTEM, _LINK, _NODE = 4e9, 2.5e9, 2e9
+"""Assumed bytes per second: of a shared file system in all, a node's link, and what a node writes."""
+_LEVEL_S = 0.001
+"""What a level of the tree adds before its first byte."""
 
 
 class ProviderLostError(Exception):
@@ -267,3 +272,47 @@ def _receive_frame(connection: socket.socket, session: bytes, wanted: int) -> tu
         if not wanted and hashlib.sha256(data).digest() != found:
             raise ProviderLostError("the listing came damaged")
         return data, found
+
+
+def compute_direct_seconds(size: int, nodes: int) -> float:
+    """Return how long it takes if every node reads from the file system."""
+    return max(nodes * size / _FILE_SYSTEM, size / _NODE)
+
+
+def compute_tree_seconds(size: int, nodes: int) -> float:
+    """Return how long it takes if one node reads, and each serves two others while it receives."""
+    depth = (max(nodes, 1)).bit_length() - 1
+    slowest = min(_NODE, _LINK / _CHILDREN, _FILE_SYSTEM)
+    return size / slowest + depth * _LEVEL_S
+
+
+def is_tree_better(size: int, nodes: int) -> bool:
+    """Return whether a tree is faster, or as fast within a tenth: then it spares the file system."""
+    if nodes < 2 or not size:  # noqa: PLR2004
+        return False
+    return compute_tree_seconds(size, nodes) <= 1.1 * compute_direct_seconds(size, nodes)
+
+
+def list_providers(place: int) -> tuple[int, ...]:
+    """Return from whom the node at a place of the tree gets data, nearest first.
+
+    These are its ancestors, then the root's heir: if the root is lost, one node alone reads on from
+    the source. A provider's place is always lower: nobody waits for a node that waits for it.
+    """
+    found: list[int] = []
+    above = place
+    while above > 0:
+        above = (above - 1) // _CHILDREN
+        found.append(above)
+    return (*found, *([1] if place > 1 and 1 not in found else []))
+
+
+def assign_providers(nodes: int, ready: Sequence[int] = ()) -> tuple[tuple[int, ...], ...]:
+    """Return the providers of each of `nodes` nodes, as places.
+
+    Nodes that are `ready` have all of it: the others get it from these, two at a time.
+    """
+    if not ready:
+        return tuple(list_providers(place) for place in range(nodes))
+    turned = [(*ready[first:], *ready[:first])[:3] for first in range(len(ready))]
+    return tuple(() if place in ready else turned[place % len(ready)] for place in range(nodes))

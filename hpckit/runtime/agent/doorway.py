@@ -22,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 
 from hpckit.errors import FrozenFolderError, HpckitError, NodeError, NotFoundError
-from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE
+from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE, SHELL_SIGNAL
 from hpckit.model.fault import FaultTarget
 from hpckit.record.launches import load_launch, load_run_settings
 from hpckit.record.layout import LaunchPaths
@@ -45,7 +45,6 @@ _TURN_S = 3.0
 _LEAVE_S = 2.0
 _EARLY_S = 30.0
 _LOOK_S = 3.0
-_SHELL_SIGNAL = 128
 _FORWARDED = (*NOTICES, signal.SIGHUP)
 
 
@@ -117,7 +116,7 @@ class _Child:
             pid, status = os.wait()
             if pid == self.process.pid:
                 self.process.returncode = code = os.waitstatus_to_exitcode(status)
-                return code if code >= 0 else _SHELL_SIGNAL - code
+                return code if code >= 0 else SHELL_SIGNAL - code
 
 
 def start_agent(arguments: Sequence[str]) -> int:
@@ -145,7 +144,7 @@ def start_agent(arguments: Sequence[str]) -> int:
         code = child.run(words, environ)
     finally:
         end_orphans(grace_s=_LEAVE_S)
-    by_signal = child.heard or _SHELL_SIGNAL < code <= _SHELL_SIGNAL + signal.NSIG
+    by_signal = child.heard or SHELL_SIGNAL < code <= SHELL_SIGNAL + signal.NSIG
     if not (code in {0, SUPERVISOR_LOST} or by_signal) and time.monotonic() - began < _EARLY_S:
         for hook in find_run_hooks(settings, config, "explain_agent_end"):
             hook(launch=launch, index=index, words=words, environ=environ)

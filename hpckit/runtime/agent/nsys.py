@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from hpckit.model.failure import ExitReason, ExitStatement
+from hpckit.model.failure import SHELL_SIGNAL, ExitReason, ExitStatement
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.settings import ProfileTool
 from hpckit.observe.sysfs import list_folder, read_small_file
@@ -31,7 +31,6 @@ _OPTIONS = (
     *("--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none"),
     "--force-overwrite=true",
 )
-_SHELL_SIGNAL = 128
 _DEEPEST = 4
 _SUFFIX = ".nsys-rep"
 
@@ -79,7 +78,7 @@ def unwrap_nsys_exit_code(code: int, said: ExitStatement | None) -> int:
     """
     if said is not None and said.reason is ExitReason.returned:
         return 0
-    number = code - _SHELL_SIGNAL
+    number = code - SHELL_SIGNAL
     return -number if number in set(signal.Signals) else code
 
 

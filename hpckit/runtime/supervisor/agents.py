@@ -10,7 +10,7 @@ from typing import Any
 
 from hpckit.errors import ChannelError
 from hpckit.model import events, messages
-from hpckit.model.failure import Cause, Failure
+from hpckit.model.failure import SHELL_SIGNAL, Cause, Failure
 from hpckit.model.launch import LaunchConfig
 from hpckit.planning.recovery.loss import build_missing_agents_failure, build_preparation_failure
 from hpckit.planning.rounds.round_turns import AgentLost
@@ -29,7 +29,7 @@ from hpckit.runtime.supervisor.patience import retry_transient_file_errors
 from hpckit.runtime.threads import await_with_limit, run_in_thread, start_task_fatal_on_error
 from hpckit.values import dataclass, field, replace
 
-_SHELL_SIGNAL, _NOTICE_S = 128, 2.0
+_NOTICE_S = 2.0
 _REFUSALS_S = 30.0
 """How long other nodes may take to come or to refuse once one has refused: it shows whose fault it is."""
 _LEFT_S = 3 * BEAT_S
@@ -303,7 +303,7 @@ class Agents:
             return self._refused
         if len(own_nodes()) >= wanted:
             return None
-        if code is not None and code - _SHELL_SIGNAL in NOTICES:
+        if code is not None and code - SHELL_SIGNAL in NOTICES:
             # A notice may end a step that unpacks an image, before the batch script hears it.
             await await_with_limit(_NOTICE_S, noticed.wait())
         told = noticed.is_set()

@@ -33,21 +33,27 @@ ON_NODE = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
 import hpckit.features.staging.environment_start as start
-import hpckit.features.staging.private_mounts as mounts
 from hpckit.features.staging.environment import Packed
 from hpckit.model.node_setup import Data, KeptData
 told = json.loads(sys.argv[1])
 if told["without"] == "fuse":
-    start.can_mount_images = lambda: False
+    start.can_mount_images = lambda _: False
 if told["without"] == "namespaces":
     def refuse(*_):
         raise OSError("no namespaces")
     start.show_folders_at_paths = refuse
 packed = Packed(**told["packed"])
 data, folder = Data(keep=KeptData(told["keep"]), margin_gb=told["margin_gb"]), Path(told["folder"])
-environment = start.NodeEnvironment(packed=packed, source=Path(told["source"]), folder=folder, data=data)
+folder.mkdir(exist_ok=True)
+owner = {"launch": told["launch"], "run": 0}
+environment = start.NodeEnvironment(
+    packed=packed, launch=Path(told["launch"]), folder=folder, data=data, owner=owner
+)
 environ = dict(os.environ)
-words = environment.start([packed.python, "-I", *told["words"]], environ)
+try:
+    words = environment.start([packed.python, "-I", *told["words"]], environ)
+except start.NodeDataError as error:
+    sys.exit(f"NodeDataError: {error.cause}: {error}")
 sys.exit(subprocess.run(words, env=environ).returncode)
 """
 SAY = """
@@ -94,7 +100,7 @@ def node(
     """Return the words that start a node's process from the packed environment."""
     told = {
         "packed": to_plain(packed),
-        "source": str(outputs / FOLDER / packed.file),
+        "launch": str(outputs / "launch"),
         "folder": str(outputs.parent / "node"),
         "keep": keep,
         "without": without,
@@ -146,6 +152,32 @@ def test_what_is_kept_is_not_brought_again(venv: Path, tmp_path: Path) -> None:
     assert subprocess.check_output(words, text=True) == "first\n"
 
 
+@pytest.mark.parametrize("how", ["squashfs", "tar"])
+def test_what_was_damaged_on_the_node_is_brought_again(venv: Path, tmp_path: Path, how: str) -> None:
+    """Also where no size has changed, as after a crash of the node."""
+    packed = pack(venv, tmp_path / "outputs", PackedEnvironment(how))
+    words = node(packed, tmp_path / "outputs", "-c", "import planted; print(planted.VALUE)", keep="cache")
+    assert subprocess.check_output(words, text=True) == "first\n"
+    for name in (packed.file, "planted.py"):
+        for file in (tmp_path / "node").rglob(name):
+            file.write_bytes(bytes(file.stat().st_size))
+    assert subprocess.check_output(words, text=True) == "first\n"
+
+
+@pytest.mark.parametrize(("way", "cause"), [("damage", "data_damaged"), ("program", "data_refused")])
+def test_a_node_that_cannot_unpack_says_why(venv: Path, tmp_path: Path, way: str, cause: str) -> None:
+    """With the cause by which the supervisor knows whether another node may do better."""
+    packed = pack(venv, tmp_path / "outputs", PackedEnvironment.tar)
+    file = tmp_path / "outputs" / FOLDER / packed.file
+    if way == "damage":
+        file.write_bytes(bytes(packed.size_bytes))
+        os.utime(file, ns=(packed.mtime_ns, packed.mtime_ns))
+    words = node(packed, tmp_path / "outputs", "-c", "pass")
+    path = os.environ["PATH"] if way == "damage" else str(Path(sys.executable).parent)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env={"PATH": path})
+    assert f"NodeDataError: {cause}" in done.stderr
+
+
 def test_two_jobs_share_what_one_brought(venv: Path, tmp_path: Path) -> None:
     """The one that ends first leaves it to the other."""
     packed = pack(venv, tmp_path / "outputs", PackedEnvironment.tar)
@@ -158,7 +190,7 @@ def test_two_jobs_share_what_one_brought(venv: Path, tmp_path: Path) -> None:
         assert job.stdout is not None
         assert job.stdout.readline() == "here\n"
     assert [job.communicate("")[0] for job in jobs] == ["first\n", "first\n"]
-    assert not (tmp_path / "node" / packed.key).exists()
+    assert not list((tmp_path / "node").rglob(packed.key))
 
 
 def test_a_mounted_environment_outlives_notices_and_ends_with_its_job(
@@ -236,16 +268,35 @@ def test_a_node_without_room_says_so(venv: Path, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("data.environment=tar",), "cluster.node_scratch has no folders"),
-        (("data.environment=zip", "data.dir=/x"), "'zip' is not a valid"),
+        (("data.environment=zip", "data.dir=/x"), "one of none, auto, squashfs, tar"),
+        (
+            ("data.environment=tar", "data.dir=/x", "container=apptainer", "container.image=IMAGE"),
+            "combined with",
+        ),
+        (("data.environment=tar", "data.dir=/x", "cluster.python=/usr/bin/python3"), "the system's Python"),
+        (("data.dir=here",), "is not absolute"),
         (("data.environment_from=uv", "data.dir=/x"), "for the nodes of a cluster"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_packed(
     words: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
-    """Nodes need a folder; this machine builds no environment for itself."""
-    given = ("launch", "cluster=local", "+data=stage", *words, "--", "python", "-c", "pass")
-    answer = verb_said(*given, folder=tmp_path, environ=dict(os.environ))
-    assert answer.code == 2
-    assert said in answer.err
-    assert not list((tmp_path / "outputs").rglob("*"))
+    """By `check`, too. Nodes need a folder; this machine builds no environment for itself."""
+    (tmp_path / "image").mkdir()
+    words = tuple(word.replace("IMAGE", str(tmp_path / "image")) for word in words)
+    for verb in ("check", "launch"):
+        given = (verb, "cluster=local", "+data=stage", *words, "--", "python", "-c", "pass")
+        answer = verb_said(*given, folder=tmp_path, environ=dict(os.environ))
+        assert answer.code == 2
+        assert said in answer.err
+    assert not list((tmp_path / "outputs").glob("*.*"))
+
+
+def test_runs_without_data_beside_others_have_the_same_environment(tmp_path: Path) -> None:
+    """A sweep may turn staging off for some of its runs, but not the environment."""
+    words = ("check", "cluster=local", "data=none,stage", "-m")
+    for more, code in (((), 0), (("++data.environment=tar",), 2)):
+        given = (*words, *more, "--", "python", "-c", "pass")
+        answer = verb_said(*given, folder=tmp_path, environ=dict(os.environ))
+        assert answer.code == code
+    assert "data.environment differs between runs: none, tar" in answer.err

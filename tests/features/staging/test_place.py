@@ -16,8 +16,10 @@ from hpckit.features.staging.place import (
     NodeDataError,
     choose_folder,
     claim_for_node,
+    end_use,
     evict_copies,
     find_shared_file_system,
+    is_in_use,
     remove_leftovers,
 )
 from hpckit.model.failure import Cause
@@ -48,7 +50,9 @@ def test_what_others_could_write_is_refused(here: Path) -> None:
     (here / "link").symlink_to(here)
     (here / "open").mkdir()
     (here / "open").chmod(0o777)
-    for name, said in (("link", "symbolic link"), ("open", "others can write")):
+    (here / "open" / "mine").mkdir()
+    said_of = {"link": "symbolic link", "open": "others can write", "open/mine": "others can write"}
+    for name, said in said_of.items():
         with pytest.raises(NodeDataError, match=said) as raised:
             choose_folder(str(here / name), [], {}, 0)
         assert raised.value.cause is Cause.data_refused
@@ -65,11 +69,20 @@ def test_everybodys_folder_gets_a_private_one(here: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_another_users_folder_is_refused(here: Path) -> None:
-    """A folder of another user is not ours to use, even if we could write there."""
-    (here / "theirs").mkdir()
+    """Nor is one below it, or behind their link: they could put another one in its place."""
+    (here / "theirs" / "mine").mkdir(parents=True)
+    (here / "link").symlink_to(here / "own")
+    (here / "own" / "mine").mkdir(parents=True)
+    (here / "behind").symlink_to(here / "link")
     os.chown(here / "theirs", 12345, 12345)
-    with pytest.raises(NodeDataError, match="belongs to user 12345"):
-        choose_folder(str(here / "theirs"), [], {}, 0)
+    os.chown(here / "link", 12345, 12345, follow_symlinks=False)
+    for name in ("theirs", "theirs/mine", "theirs/new", "link/mine", "behind/mine"):
+        with pytest.raises(NodeDataError, match=r"(theirs|link) belongs to uid 12345") as raised:
+            choose_folder(str(here / name), [], {}, 0)
+        assert raised.value.cause is Cause.data_refused
+    assert not (here / "theirs" / "new").exists()
+    (here / "way").symlink_to("own")
+    assert choose_folder(str(here / "way" / "mine"), [], {}, 0) == here / "way" / "mine"
 
 
 def test_the_first_candidate_with_room_is_taken(here: Path) -> None:
@@ -128,3 +141,21 @@ def test_what_a_killed_agent_left_goes_when_its_run_has_ended(tmp_path: Path, no
     assert copy.exists()
     remove_leftovers(here.folder, lambda owner: owner == {"launch": "/launch", "run": 0}, print)
     assert not copy.exists()
+
+
+def test_a_forked_process_keeps_no_copy(tmp_path: Path, node: MakeNode) -> None:
+    """What saves compile caches is forked while the environment is in use, and outlives that use."""
+    here = node("n1", write_random(tmp_path / "data.bin", 10))
+    here.stage()
+    (manifest,) = here.folder.glob(f"*{MANIFEST}")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(writer)
+        os.read(reader, 1)  # until the other end is closed
+        os._exit(0)
+    end_use(here.used)
+    assert not is_in_use(manifest)
+    os.close(writer)
+    os.waitpid(child, 0)
+    os.close(reader)

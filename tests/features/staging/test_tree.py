@@ -17,15 +17,16 @@ from staged_node import Node, write_random
 
 from hpckit.features.staging.items import StageItem, Verify
 from hpckit.features.staging.listing import BLOCK
-from hpckit.features.staging.plan import (
-    Rates,
+from hpckit.features.staging.transfer import (
+    ProviderLostError,
     assign_providers,
     compute_direct_seconds,
     compute_tree_seconds,
+    derive_key,
     is_tree_better,
     list_providers,
+    receive_listing_and_blocks,
 )
-from hpckit.features.staging.transfer import ProviderLostError, derive_key, receive_listing_and_blocks
 
 MakeNode = Callable[..., Node]
 
@@ -176,11 +177,8 @@ def test_new_nodes_get_it_from_those_that_have_it(nodes: int, ready: set[int]) -
 @given(st.integers(1, 10**13), st.integers(2, 4096))
 def test_a_tree_is_taken_where_it_is_not_slower(size: int, nodes: int) -> None:
     """The choice follows the model's own figures, and more nodes never make direct copies better."""
-    rates = Rates()
-    better = is_tree_better(size, nodes, rates)
-    assert better == (
-        compute_tree_seconds(size, nodes, rates) <= 1.1 * compute_direct_seconds(size, nodes, rates)
-    )
+    better = is_tree_better(size, nodes)
+    assert better == (compute_tree_seconds(size, nodes) <= 1.1 * compute_direct_seconds(size, nodes))
     if size > 10**9 and better:
-        assert is_tree_better(size, 2 * nodes, rates)
-    assert not is_tree_better(size, 1, rates)
+        assert is_tree_better(size, 2 * nodes)
+    assert not is_tree_better(size, 1)

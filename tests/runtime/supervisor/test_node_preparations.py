@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpckit.features.staging.plan import assign_providers
+from hpckit.features.staging.transfer import assign_providers
 from hpckit.model import messages
 from hpckit.model.events import Event
 from hpckit.model.failure import Cause, Failure
