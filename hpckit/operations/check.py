@@ -20,6 +20,7 @@ from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.node_setup import has_data_settings
 from hpckit.model.plain import iterate_leaf_values
 from hpckit.model.plan import LaunchPlan, RunSpec
+from hpckit.operations.launch_features import find_feature_problems
 from hpckit.operations.model_check import ModelChecks
 from hpckit.operations.prepare import Prepared
 from hpckit.operations.slurm_check import Asked, apply_sbatch_variables
@@ -60,7 +61,7 @@ def check_launch(
     """
     plan = apply_sbatch_variables(prepared.plan, context.environ)
     machine = Machine(plan=plan, snapshot=prepared.snapshot, environ=context.environ)
-    findings = list(machine.find_launch_problems())
+    findings = [*machine.find_launch_problems(), *find_feature_problems(plan, context)]
     asked = Asked(plan=plan, scripts=prepared.scripts, context=context)
     if plan.cluster.kind is ClusterKind.slurm:
         findings += find_setup_line_syntax_error(plan.cluster.setup)

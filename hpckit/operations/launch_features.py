@@ -6,11 +6,13 @@ Which function of a feature is called is said by its name in `hpckit.run_feature
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpckit.context import Context
+from hpckit.model.finding import Finding
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.node_setup import FrozenContainer
 from hpckit.model.plan import LaunchPlan, SweepPoint
@@ -31,15 +33,27 @@ def choose_launch_python(point: SweepPoint, outputs: Path, context: Context) -> 
 
 def find_containers(plan: LaunchPlan, context: Context) -> tuple[FrozenContainer, ...]:
     """Return the images of the runs, each with its digest; raises ConfigError."""
-    found: dict[str, tuple[FrozenContainer, list[int]]] = {}
+    found, runs = dict[str, FrozenContainer](), defaultdict[FrozenContainer, list[int]](list)
     for run in plan.runs:
         for find in find_run_hooks(run.settings, run.config, "find_container"):
-            key = str(run.settings.container)
+            key = f"{run.settings.container} {run.settings.command is None}"
             if key not in found:
                 output_dir = Path(plan.folder).parent
-                found[key] = find(settings=run.settings, output_dir=output_dir, context=context), []
-            found[key][1].append(run.index)
-    return tuple(replace(container, runs=tuple(runs)) for container, runs in found.values())
+                found[key] = find(settings=run.settings, output_dir=output_dir, context=context)
+            runs[found[key]].append(run.index)
+    return tuple(replace(container, runs=tuple(indices)) for container, indices in runs.items())
+
+
+def find_feature_problems(plan: LaunchPlan, context: Context) -> list[Finding]:
+    """Return what features find wrong with the runs, as far as this machine can say; each thing once.
+
+    `find_problems(*, plan, run, context) -> Iterator[Finding]`.
+    """
+    found = dict[Finding, None]()
+    for run in plan.runs_to_check:
+        for find in find_run_hooks(run.settings, run.config, "find_problems"):
+            found |= dict.fromkeys(find(plan=plan, run=run, context=context))
+    return list(found)
 
 
 def freeze_feature_files(points: Sequence[SweepPoint], folder: Path, context: Context) -> dict[str, str]:

@@ -128,10 +128,12 @@ def list_failure_hints(row: RunRow) -> Iterator[str]:
         yield _explain_missing_file(missing[1], row)
     module = _NO_MODULE.search(failure.message)
     if module is not None and "code.snapshot=false" not in row.overrides:
+        where, other = "installed", "install it, or set cluster.python=/path/to/python"
+        if row.container is not None:
+            where, other = ("in the image", "take one that has it, or name its Python: container.python")
         yield (
             f"  {shorten_text(module[1], _SHORT)} is looked for in the frozen code, which has what "
-            "git does not ignore,\n  and in what is installed: git add -f your own, "
-            "install it, or set cluster.python=/path/to/python\n"
+            f"git does not ignore,\n  and in what is {where}: git add -f your own, {other}\n"
         )
     yield from _list_memory_hints(failure)
     # A program writes next to its code, which is frozen.

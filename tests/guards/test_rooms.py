@@ -61,7 +61,7 @@ SMALL = {
     "cli/terminal/progress_bar": "draws; its only user says when",
     **{
         f"features/containers/{name}": "a runtime: one file each"
-        for name in ("charliecloud", "podman", "pyxis")
+        for name in ("apptainer", "charliecloud", "podman", "pyxis")
     },
     "features/exporting/tensorboard_files": "its library is optional",
     "runtime/agent/__main__": "what a step of agents runs",

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from hpckit.model.failure import Cause, Failure
+from hpckit.model.node_setup import ContainerRuntime, FrozenContainer
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import RunState, parse_slurm_state
 from hpckit.report.failures import (
@@ -220,6 +221,19 @@ def test_failures_say_where_a_module_is_looked_for() -> None:
     assert "cluster.python=/path/to/python" in text, "a login node's may lack torch"
     unfrozen = [replace(row, overrides=("code.snapshot=false",)) for row in rows(lost)]
     assert "git add" not in "\n".join(format_failure_groups(unfrozen))
+    image = FrozenContainer(
+        runtime=ContainerRuntime.apptainer,
+        image="a.sif",
+        digest="sha256:1",
+        platform="linux/amd64",
+        file="/a.sif",
+        bytes=1,
+        stamp=(),
+    )
+    text = "\n".join(format_failure_groups([replace(row, container=image) for row in rows(lost)]))
+    assert "in the image: git add -f your own, take one that has it" in text
+    assert "or name its Python: container.python" in text
+    assert "cluster.python" not in text
 
 
 def test_gpu_memory_is_named_where_the_message_is_cut_before_it() -> None:

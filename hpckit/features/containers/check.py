@@ -52,11 +52,9 @@ _LITTLE_MEMLOCK = 64 * 2**20
 """The usual limit is 8 MiB or less, and 64 MiB are too few for one GPU's buffers."""
 
 
-def check_inside(
-    launch: Launch, image: str, settings: LaunchConfig, root: Path = Path("/")
-) -> ContainerCheck:
+def check_inside(launch: Launch, image: str, settings: LaunchConfig) -> ContainerCheck:
     """Return what this container is, and what is wrong with it for a run."""
-    began = time.monotonic()
+    began, root = time.monotonic(), Path("/")
     torch, cuda = read_torch_version()
     problem, hint = find_problem(image, settings, torch, cuda, root)
     return ContainerCheck(

@@ -1,4 +1,4 @@
-"""The digest of an image: of a file's content, or of a folder's listing.
+"""What kind of image is there, and its digest: of a file's content, or of a folder's listing.
 
 A large file is read once: its digest is remembered by inode, size and time of change. A folder's digest
 covers path, kind, mode, size, target and time of change of everything in it, not the content: a listing of
@@ -13,6 +13,7 @@ import os
 import platform
 import stat
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 
 from hpckit.record.ownership import explain_unsafe_ownership, read_path_status
@@ -21,9 +22,22 @@ from hpckit.record.store import read_json_object, write_json
 _CACHE = ".image-digests.json"
 _READ_BYTES = 4 * 1024 * 1024
 _MOST_KEPT = 200
-_SIF_MAGIC, _SIF_ARCH = slice(32, 41), slice(45, 47)
-_MACHINES = {b"01": "i686", b"02": "x86_64", b"03": "armv7l", b"04": "aarch64", b"06": "ppc64le"}
+_SIF_ARCH = slice(45, 47)
+_SIF_MACHINES = {b"01": "386", b"02": "amd64", b"03": "arm", b"04": "arm64", b"06": "ppc64le"}
 """Of a SIF file's header (github.com/apptainer/sif)."""
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""By a machine's own name, what registries call it."""
+
+
+class ImageKind(StrEnum):
+    """What an image is, by its first bytes; a folder has programs in its root."""
+
+    folder = "a folder"
+    sif = "a SIF file"
+    squashfs = "a SquashFS file"
+
+
+_MAGIC = {ImageKind.sif: (32, b"SIF_MAGIC"), ImageKind.squashfs: (0, b"hsqs")}
 
 
 def read_stamp(image: Path) -> tuple[int, ...]:
@@ -32,15 +46,25 @@ def read_stamp(image: Path) -> tuple[int, ...]:
     return () if stat.S_ISDIR(seen.st_mode) else (seen.st_ino, seen.st_size, seen.st_mtime_ns)
 
 
-def read_platform(image: Path) -> str:
-    """Return what an image is for: as a SIF file says, else as this machine. Raises OSError."""
-    machine = platform.machine()
-    if not image.is_dir():
-        with image.open("rb") as file:
-            head = file.read(_SIF_ARCH.stop)
-        if head[_SIF_MAGIC] == b"SIF_MAGIC":
-            machine = _MACHINES.get(head[_SIF_ARCH], machine)
-    return f"linux/{machine}"
+def read_kind_and_platform(image: Path) -> tuple[ImageKind | None, str]:
+    """Return the kind of an image, None if it is none; and what it is for. Raises OSError.
+
+    A SIF file says what it is for; other images count as for this machine.
+    """
+    if image.is_dir():
+        is_root = any((image / name).is_dir() for name in ("usr", "bin"))
+        return ImageKind.folder if is_root else None, name_platform()
+    with image.open("rb") as file:
+        head = file.read(_SIF_ARCH.stop)
+    kind = next((kind for kind, (at, magic) in _MAGIC.items() if head.startswith(magic, at)), None)
+    machine = _SIF_MACHINES.get(head[_SIF_ARCH]) if kind is ImageKind.sif else None
+    return kind, f"linux/{machine}" if machine else name_platform()
+
+
+def name_platform(machine: str = "") -> str:
+    """Return what registries call the platform of a machine that calls itself so; empty: of this one."""
+    machine = machine or platform.machine()
+    return f"linux/{_MACHINES.get(machine, machine)}"
 
 
 def compute_digest(image: Path) -> tuple[str, int]:

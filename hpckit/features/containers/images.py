@@ -6,7 +6,6 @@ An image counts only if it and its record are owned by you or root, and writable
 from __future__ import annotations
 
 import os
-import platform as machine
 import re
 import stat
 import string
@@ -15,15 +14,13 @@ from datetime import datetime
 from pathlib import Path
 
 from hpckit.errors import NotFoundError, UsageError
-from hpckit.features.containers.registry import is_image_reference, parse_image_reference
+from hpckit.features.containers.digests import name_platform
+from hpckit.features.containers.registry import parse_image_reference
 from hpckit.model.launch import Cluster
 from hpckit.model.plain import from_plain
-from hpckit.record.ownership import PathStatus, explain_untrusted_data
+from hpckit.record.ownership import explain_replaceable_folder, explain_untrusted_data, read_path_status
 from hpckit.record.store import read_json
 from hpckit.values import dataclass
-
-_RECORD = ".json"
-_PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64", "ppc64le": "linux/ppc64le"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +40,6 @@ class PulledImage:
     tool: str
     partition: str | None = None
 
-    def __fspath__(self) -> str:
-        """Return the file: `Path(image)` is its path."""
-        return self.file
-
     @property
     def name(self) -> str:
         """The file's name."""
@@ -55,7 +48,7 @@ class PulledImage:
     @property
     def record(self) -> Path:
         """The file with what this says."""
-        return Path(f"{self.file}{_RECORD}")
+        return Path(f"{self.file}.json")
 
 
 def find_image_folder(cluster: Cluster, output_dir: Path, environ: Mapping[str, str]) -> Path:
@@ -72,58 +65,47 @@ def find_image_folder(cluster: Cluster, output_dir: Path, environ: Mapping[str, 
 
 
 def list_images(folder: Path, warn: Callable[[str], object] = lambda _: None) -> list[PulledImage]:
-    """Return the images in a folder, newest first; `warn` is told of those that do not count, and why."""
-    _check_image_folder(folder)
+    """Return the images in a folder, newest first; `warn` is told of those that do not count, and why.
+
+    Raises UsageError if everybody may replace files in it.
+    """
+    if folder.is_dir() and explain_replaceable_folder(read_path_status(folder.resolve())) is not None:
+        hint = f"chmod o-w {folder}, or set cluster.image_dir"
+        raise UsageError(f"everybody can replace images in {folder}", hint=hint)
     found = []
-    for record in sorted(folder.glob(f"*{_RECORD}")):
+    for record in sorted(folder.glob("*.json")):
         file = record.with_suffix("")
         try:
             for place in (file, record):
                 check_trusted_file(place)
             known = from_plain(PulledImage, {**read_json(record), "file": str(file)})
-            size = file.stat().st_size
+            if (size := file.stat().st_size) != known.bytes:
+                raise ValueError(f"it has {size} bytes of {known.bytes}")  # noqa: TRY301
         except FileNotFoundError:  # a record is written before its image
             continue
         except (OSError, ValueError, TypeError) as error:
             warn(f"{file} does not count as an image: {error}")
         else:
-            if size == known.bytes:
-                found.append(known)
-            else:
-                warn(f"{file} does not count as an image: it has {size} bytes of {known.bytes}")
+            found.append(known)
     return sorted(found, key=lambda one: one.pulled_at, reverse=True)
-
-
-def _check_image_folder(folder: Path) -> None:
-    """Raise UsageError if everybody may replace files in it."""
-    mode = folder.stat().st_mode if folder.is_dir() else 0
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        raise UsageError(
-            f"everybody can replace images in {folder}", hint=f"chmod o-w {folder}, or set cluster.image_dir"
-        )
 
 
 def check_trusted_file(path: Path) -> None:
     """Raise OSError or ValueError for what another user may have written, and for links."""
-    seen = path.lstat()
-    if not stat.S_ISREG(seen.st_mode):
+    seen = read_path_status(path)
+    if not stat.S_ISREG(seen.mode):
         raise ValueError(f"{path.name} is not a regular file")
-    reason = explain_untrusted_data(
-        PathStatus(path=path.name, uid=seen.st_uid, mode=seen.st_mode), os.getuid()
-    )
-    if reason is not None:
+    if (reason := explain_untrusted_data(seen, os.getuid())) is not None:
         raise ValueError(f"{reason.reason}; it has to be owned by you or root, and writable by no one else")
 
 
 def resolve_image(
-    image: str, cluster: Cluster, output_dir: Path, environ: Mapping[str, str], platform: str | None = None
-) -> PulledImage | None:
-    """Return the newest pulled file of a reference; None for a file or folder, which is no reference.
+    image: str, suffix: str, cluster: Cluster, output_dir: Path, environ: Mapping[str, str]
+) -> PulledImage:
+    """Return the newest pulled file of a reference; raises NotFoundError if there is none, UsageError.
 
-    Without `platform` that of this machine is preferred. Raises NotFoundError if none was pulled.
+    One for this platform and with this suffix is preferred.
     """
-    if not is_image_reference(image):
-        return None
     reference = parse_image_reference(image)
     folder = find_image_folder(cluster, output_dir, environ)
     of_it = [
@@ -131,25 +113,12 @@ def resolve_image(
         for one in list_images(folder)
         if one.reference == str(reference) or (reference.digest and one.digest == reference.digest)
     ]
-    fits = [one for one in of_it if one.platform == (platform or this_platform())]
-    found = fits or ([] if platform else of_it)
-    if not found:
-        others = f" for {platform}" if platform and of_it else ""
+    if not of_it:
         raise NotFoundError(
-            f"{image} is not in {folder}{others}",
+            f"{image} is not in {folder}",
             hint=f"pull it once: hpckit image pull {image}, with the cluster=… of the launch",
         )
-    return found[0]
-
-
-def this_platform() -> str:
-    """Return the platform of this machine, as registries name it."""
-    return name_platform(machine.machine())
-
-
-def name_platform(name: str) -> str:
-    """Return what registries call a machine that calls itself so."""
-    return _PLATFORMS.get(name, f"linux/{name or 'unknown'}")
+    return min(of_it, key=lambda one: (one.platform != name_platform(), not one.file.endswith(suffix)))
 
 
 def find_named_images(names: Sequence[str], images: Sequence[PulledImage]) -> list[PulledImage]:
@@ -166,9 +135,3 @@ def find_named_images(names: Sequence[str], images: Sequence[PulledImage]) -> li
             raise UsageError(f"{name!r} means several images: {known}", hint="give more of the digest")
         found += [one for one in of_it if one not in found]
     return found
-
-
-def remove_image(image: PulledImage) -> None:
-    """Remove an image with its record; raises OSError."""
-    Path(image.file).unlink(missing_ok=True)
-    image.record.unlink(missing_ok=True)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
+import signal
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
@@ -18,14 +19,10 @@ from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.errors import HeldError, RunError, SchedulerError, UsageError
-from hpckit.features.containers.images import (
-    PulledImage,
-    check_trusted_file,
-    list_images,
-    name_platform,
-    this_platform,
-)
+from hpckit.features.containers.digests import name_platform
+from hpckit.features.containers.images import PulledImage, check_trusted_file, list_images
 from hpckit.features.containers.registry import HUB, ImageReference, resolve_digest
+from hpckit.features.containers.runtimes import RUNTIMES, find_first_program
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.node_setup import ContainerRuntime
 from hpckit.model.plain import to_plain
@@ -33,10 +30,11 @@ from hpckit.record.lock import hold_lock
 from hpckit.record.remove import remove_tree
 from hpckit.record.store import PRIVATE_FILE, make_private_folder, write_json
 from hpckit.runtime.checkpoint.manifest import sync_folder
+from hpckit.runtime.left_behind import become_subreaper, die_with_parent, end_orphans
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.values import dataclass
 
-_APPTAINERS = ("apptainer", "singularity")
+_APPTAINERS = RUNTIMES[ContainerRuntime.apptainer].programs
 _PROGRAMS: Mapping[ContainerRuntime, tuple[str, ...]] = {
     ContainerRuntime.apptainer: _APPTAINERS,
     ContainerRuntime.pyxis: ("enroot",),
@@ -46,9 +44,9 @@ _BOUNDED = "-mem 1G -processors 4"
 """For mksquashfs, which otherwise takes all cores and a quarter of the memory of a login node."""
 _ON_NODE = 'uname -m >"$1"; exec >"$1.out" 2>&1; shift; exec env "$@"'
 _JOB_MIN, _PATIENCE = 120, timedelta(days=2)
-_LOOK_S = 1.0
-_SHOWN_LINES = 6
-_SHOWN_DIGEST = len("sha256:") + 16
+_LOOK_S, _LEAVE_S = 1.0, 5.0
+_SHELL_SIGNAL = 128
+_SHOWN_LINES, _SHOWN_DIGEST = 6, len("sha256:") + 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +72,7 @@ class PullOrder:
 
     def build_words(self, target: Path, digest: str | None) -> list[str]:
         """Return the command line that writes the image into `target`."""
-        reference = self.reference
-        place = f"{reference.registry}/{reference.name}" if reference.registry else reference.name
+        reference, place = self.reference, self.reference.place
         if self.is_enroot:  # it names the host with `#`, and a tag cannot be replaced by its digest
             place = reference.name if reference.registry == HUB else place.replace("/", "#", 1)
             end = f"@{reference.digest}" if reference.digest else f":{reference.tag}"
@@ -102,8 +99,7 @@ def choose_program(settings: LaunchConfig, environ: Mapping[str, str], *, on_nod
         names = (cluster.container_bin,)
     if on_node:
         return names[0]
-    path = environ.get("PATH", os.defpath)
-    program = next((found for name in names if (found := shutil.which(name, path=path))), None)
+    program = find_first_program(names, environ)
     if program is None:
         raise UsageError(
             f"there is no {' or '.join(names)} on this machine to pull with",
@@ -130,13 +126,11 @@ def pull_image(order: PullOrder, context: Context) -> tuple[PulledImage, bool]:
     digest = resolve_digest(reference, context.environ, plain_http=order.plain_http)
     text = f"{reference} {order.suffix} {order.partition}"
     key = f".{reference.slugify()}.{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    with _wait_for_lock(folder / f"{key}.lock-{os.getuid()}", f"is pulling {reference}", context):
-        for known in list_images(folder):
-            same = (known.digest, known.reference) == (digest, str(reference))
-            fits = known.platform == this_platform() or order.partition is not None
-            if same and fits and known.partition == order.partition and known.file.endswith(order.suffix):
-                return known, False
-        _remove_leftovers(folder, key)
+    lock = folder / f"{key}.lock-{os.getuid()}"
+    with _leave_on_signals(), _wait_for_lock(lock, f"is pulling {reference}", context):
+        if (known := _find_pulled(order, digest)) is not None:
+            return known, False
+        _remove_partial(folder, key)  # of pulls that were killed
         scratch = folder / f"{key}.partial.{os.getpid()}"
         scratch.mkdir(mode=0o700)
         try:
@@ -146,13 +140,37 @@ def pull_image(order: PullOrder, context: Context) -> tuple[PulledImage, bool]:
                 reference, context.environ, plain_http=order.plain_http
             ):
                 raise RunError(f"{reference} moved while it was pulled", hint="pull it again")
-            for known in list_images(folder):  # pulled elsewhere: runs that have it are not to lose it
-                same = (known.reference, known.digest, known.platform) == (str(reference), digest, platform)
-                if same and known.file.endswith(order.suffix):
-                    return known, False
+            if (known := _find_pulled(order, digest, platform)) is not None:
+                return known, False  # pulled elsewhere: runs that have it are not to lose it
             return _keep_image(order, target, digest, platform, context.now()), True
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            _remove_partial(folder, key)
+
+
+def _find_pulled(order: PullOrder, digest: str | None, platform: str = "") -> PulledImage | None:
+    """Return what was pulled for this order; without a platform, on the same one or in the same partition."""
+    for known in list_images(order.folder):
+        same = (known.reference, known.digest) == (str(order.reference), digest)
+        where = known.platform == (platform or name_platform())
+        if order.partition is not None and not platform:
+            where = known.partition == order.partition
+        if same and where and known.file.endswith(order.suffix):
+            return known
+    return None
+
+
+@contextmanager
+def _leave_on_signals() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP end this process as SIGINT does, by an exception: what was begun is undone."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(_SHELL_SIGNAL + number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -171,8 +189,8 @@ def _wait_for_lock(path: Path, what: str, context: Context) -> Iterator[None]:
         yield
 
 
-def _remove_leftovers(folder: Path, key: str) -> None:
-    """Remove what killed pulls of this reference left: we hold its lock."""
+def _remove_partial(folder: Path, key: str) -> None:
+    """Remove what pulls of this reference have left: we hold its lock."""
     for path in folder.glob(f"{key}.partial.*"):
         seen = path.lstat()
         if stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.getuid():
@@ -191,8 +209,9 @@ def _run_tool(order: PullOrder, target: Path, digest: str | None, context: Conte
         own_words = [f"{key}={text}" for key, text in own.items()]
         return _run_tool_on_node(order, target, [*own_words, *words], context)
     context.note(f"pulling {order.reference} with {order.program}; this may take minutes")
+    become_subreaper()
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             words,
             env={**context.environ, **own},
             stdin=subprocess.DEVNULL,
@@ -200,15 +219,19 @@ def _run_tool(order: PullOrder, target: Path, digest: str | None, context: Conte
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            check=False,
+            start_new_session=True,  # by which it is known, with all that it starts
+            preexec_fn=die_with_parent,  # noqa: PLW1509  # the only other thread renews the lock
         )
+        printed, _ = process.communicate()
     except OSError as error:
         raise UsageError(
             f"{order.program} cannot be run: {error}", hint="set cluster.container_bin"
         ) from error
-    if done.returncode != 0 or not target.exists():
-        raise _build_pull_error(order, f"exit code {done.returncode}", done.stdout)
-    return this_platform()
+    finally:
+        end_orphans(grace_s=_LEAVE_S)
+    if process.returncode != 0 or not target.exists():
+        raise _build_pull_error(order, f"exit code {process.returncode}", printed)
+    return name_platform()
 
 
 def _run_tool_on_node(order: PullOrder, target: Path, words: Sequence[str], context: Context) -> str:

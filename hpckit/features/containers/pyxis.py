@@ -1,19 +1,24 @@
-"""The words of pyxis, which are options of srun: the plugin makes each task of the step a container's."""
+"""Pyxis, the plugin of srun for enroot."""
 
 from __future__ import annotations
 
-from hpckit.features.containers.spec import ContainerSpec
+from hpckit.features.containers.digests import ImageKind
+from hpckit.features.containers.spec import ContainerSpec, Runtime
 
 
 def build_words(spec: ContainerSpec) -> list[str]:
-    """Return the options of srun. A later step with the same name does not unpack the image again."""
-    binds = (f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}" for mount in spec.mounts)
+    """Options of srun, whose plugin pyxis makes each task of the step a container's.
+
+    A later step with the same name does not unpack the image again.
+    """
     return [
         f"--container-image={spec.image}",
         f"--container-name={spec.name}",
-        f"--container-mounts={','.join(binds)}",
+        f"--container-mounts={','.join(spec.binds)}",
         f"--container-env={','.join(spec.variables)}",
         "--container-mount-home" if spec.home else "--no-container-mount-home",
-        "--container-writable",
-        *spec.options,
+        *("--container-writable", *spec.options),
     ]
+
+
+RUNTIME = Runtime(programs=(), images=(ImageKind.squashfs,), build_words=build_words)

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import re
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ _CHALLENGE = lazy_pattern(r'(\w+)="([^"]*)"')
 _PATIENCE_S = 30.0
 _MOST_BYTES = 4 * 2**20
 """The most that a registry may take for a manifest."""
-_UNAUTHORIZED = 401
+_UNAUTHORIZED, _BAD_REQUEST = 401, 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,21 +52,20 @@ class ImageReference:
     tag: str
     digest: str | None = None
 
+    @property
+    def place(self) -> str:
+        """The name with its registry."""
+        return f"{self.registry}/{self.name}" if self.registry else self.name
+
     def __str__(self) -> str:
         """Return it whole: of two texts for the same image, both are this."""
-        place = f"{self.registry}/{self.name}" if self.registry else self.name
-        return f"{self.scheme}://{place}" + (f"@{self.digest}" if self.digest else f":{self.tag}")
+        return f"{self.scheme}://{self.place}" + (f"@{self.digest}" if self.digest else f":{self.tag}")
 
     def slugify(self) -> str:
         """Return it as the beginning of a file's name."""
-        place = self.name.removeprefix("library/") if self.registry == HUB else f"{self.registry}/{self.name}"
+        place = self.place.removeprefix(f"{HUB}/").removeprefix("library/")
         text = place if self.digest else f"{place}-{self.tag}"
         return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[-100:]
-
-
-def is_image_reference(text: str) -> bool:
-    """Return whether an image is named by a reference; if not, it is a file or a folder."""
-    return "://" in text
 
 
 def parse_image_reference(text: str) -> ImageReference:
@@ -83,6 +83,11 @@ def parse_image_reference(text: str) -> ImageReference:
     if scheme != "library":
         first, _, rest = name.partition("/")
         registry, name = (first, rest) if rest and _HOST.fullmatch(first) else (HUB, name)
+        if name != name.lower():
+            raise UsageError(
+                f"{text} has capitals in {name}, and registries know names in small letters only",
+                hint=f"take what its page shows, which may be {text.replace(name, name.lower(), 1)}",
+            )
         name = f"library/{name}" if registry == HUB and "/" not in name else name
     return ImageReference(
         scheme=scheme, registry=registry, name=name, tag=found["tag"] or "latest", digest=digest
@@ -109,11 +114,15 @@ def resolve_digest(
             _, body = _ask_with_login("GET", url, login)
             digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
     except urllib.error.HTTPError as error:
+        if plain_http and error.code == _BAD_REQUEST:
+            hint = "does it speak HTTPS? then leave out --plain-http"
         raise UsageError(
             f"{reference.registry} refuses {reference}: {error.code} {error.reason}", hint=hint
         ) from None
     except (OSError, ValueError, HTTPException) as error:
         reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLError) and not isinstance(reason, ssl.SSLCertVerificationError):
+            hint = "does it speak HTTP, without TLS? for a registry of your own: --plain-http"
         raise RunError(
             f"{reference.registry} does not answer about {reference}: {reason}", hint=hint
         ) from None

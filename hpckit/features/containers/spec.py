@@ -1,11 +1,14 @@
-"""What every runtime is told of a container. Each runtime has a module beside this.
+"""One container, and the protocol of what starts one.
 
-A runtime's module has the function `build_words(spec) -> list[str]`, which is pure: what stands before the
-words that run inside.
+Each runtime has a file of its own name here, with its `RUNTIME`: the words that start a container are made by
+a pure function.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from hpckit.features.containers.digests import ImageKind
 from hpckit.features.containers.mounts import Mount
 from hpckit.model.node_setup import ContainerGpu
 from hpckit.values import dataclass
@@ -28,3 +31,17 @@ class ContainerSpec:
     home: bool = False
     by_root: bool = False
     options: tuple[str, ...] = ()
+
+    @property
+    def binds(self) -> list[str]:
+        """The mounts as most runtimes take them."""
+        return [f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}" for mount in self.mounts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """What starts containers: one of `programs`, from `images`, by words that `build_words` returns."""
+
+    programs: tuple[str, ...]
+    images: tuple[ImageKind, ...]
+    build_words: Callable[[ContainerSpec], list[str]]

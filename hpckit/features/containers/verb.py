@@ -14,13 +14,7 @@ from hpckit.cli.options import add_confirmation_options, add_flag, add_json_opti
 from hpckit.cli.terminal.pager import show_page
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
-from hpckit.features.containers.images import (
-    PulledImage,
-    find_image_folder,
-    find_named_images,
-    list_images,
-    remove_image,
-)
+from hpckit.features.containers.images import PulledImage, find_image_folder, find_named_images, list_images
 from hpckit.features.containers.pull import PullOrder, choose_program, pull_image
 from hpckit.features.containers.registry import parse_image_reference
 from hpckit.model.counted import format_byte_size, format_count
@@ -47,6 +41,8 @@ _NAMES = {"pull": (1, 1, "one reference"), "ls": (0, 0, "no name"), "rm": (1, sy
 """By action: how many references or names it takes."""
 _OPTIONS = {"on": "pull", "plain_http": "pull", "yes": "rm", "dry_run": "rm"}
 _SHORT = len("sha256:") + 12
+_Uses = Mapping[str, Sequence[Path]]
+"""The launches that use an image, by its file."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +87,15 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     output = context.cwd / Path(settings.output_dir).expanduser()
     folder = find_image_folder(settings.cluster, output, context.environ)
     if arguments.action == "pull":
-        _pull(named[0], settings, folder, arguments, context)
+        order = PullOrder(
+            reference=parse_image_reference(named[0]),
+            folder=folder,
+            program=choose_program(settings, context.environ, on_node=arguments.on is not None),
+            settings=settings,
+            plain_http=arguments.plain_http,
+            partition=arguments.on,
+        )
+        _pull(order, arguments, context)
         return 0
     images = list_images(folder, lambda text: context.note(f"warning: {text}"))
     if named:
@@ -106,18 +110,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     return 0
 
 
-def _pull(
-    reference: str, settings: LaunchConfig, folder: Path, arguments: argparse.Namespace, context: Context
-) -> None:
-    order = PullOrder(
-        reference=parse_image_reference(reference),
-        folder=folder,
-        program=choose_program(settings, context.environ, on_node=arguments.on is not None),
-        settings=settings,
-        plain_http=arguments.plain_http,
-        partition=arguments.on,
-    )
+def _pull(order: PullOrder, arguments: argparse.Namespace, context: Context) -> None:
     image, new = pull_image(order, context)
+    folder = order.folder
     if arguments.json:
         context.say_json(_to_json(folder, [image], {}, new=new))
     else:
@@ -138,14 +133,11 @@ def _find_uses(images: Sequence[PulledImage], output: Path) -> dict[str, list[Pa
 
 
 def _remove(
-    images: Sequence[PulledImage],
-    uses: Mapping[str, Sequence[Path]],
-    arguments: argparse.Namespace,
-    context: Context,
+    images: Sequence[PulledImage], uses: _Uses, arguments: argparse.Namespace, context: Context
 ) -> bool:
     """Show, ask and remove; return whether they were removed. Raises UsageError if one is needed."""
     for image in images:
-        for reason in _explain_needs(uses[image.file], context):
+        if reason := next(_explain_needs(uses[image.file], context), None):
             hint = "wait for it, or cancel it; nothing was removed"
             raise UsageError(f"{image.name} is used: {reason}", hint=hint)
     if not arguments.json:
@@ -155,7 +147,8 @@ def _remove(
         return False
     for image in images:
         try:
-            remove_image(image)
+            for path in (Path(image.file), image.record):
+                path.unlink(missing_ok=True)
         except OSError as error:
             raise RunError(f"{image.file} cannot be removed: {error.strerror}") from error
     if not arguments.json:
@@ -172,7 +165,7 @@ def _explain_needs(launches: Sequence[Path], context: Context) -> Iterator[str]:
                 yield f"run {run.record.id} is {run.state}, and {reason}"
 
 
-def _build_table(images: Sequence[PulledImage], uses: Mapping[str, Sequence[Path]]) -> TextTable:
+def _build_table(images: Sequence[PulledImage], uses: _Uses) -> TextTable:
     rows = tuple(
         (
             *(image.name, image.reference, image.digest[:_SHORT], image.platform),
@@ -185,17 +178,10 @@ def _build_table(images: Sequence[PulledImage], uses: Mapping[str, Sequence[Path
     return TextTable(header=header, rows=rows, flexible=("used by",))
 
 
-def _to_json(
-    folder: Path,
-    images: Sequence[PulledImage],
-    uses: Mapping[str, Sequence[Path]],
-    *,
-    new: bool | None = None,
-    removed: bool | None = None,
-) -> dict[str, Any]:
+def _to_json(folder: Path, images: Sequence[PulledImage], uses: _Uses, **more: bool | None) -> dict[str, Any]:
     fields = "name file reference digest sha256 platform bytes pulled_at tool partition"
     told = [
         {**attributes_to_json(one, fields), "used_by": [launch.name for launch in uses.get(one.file, ())]}
         for one in images
     ]
-    return {"image_dir": str(folder), "images": told, "new": new, "removed": removed}
+    return {"image_dir": str(folder), "images": told, "new": None, "removed": None, **more}

@@ -95,7 +95,7 @@ class _Child:
                 os.kill(self.process.pid, number)
 
     def run(self, words: Sequence[str], environ: Mapping[str, str]) -> int:
-        """Run it to its end; return its exit code as a shell tells it. Raises HpckitError."""
+        """Run it to its end; return its exit code as a shell tells it. Raises NodeError."""
         try:
             self.process = subprocess.Popen(
                 words,
@@ -139,15 +139,22 @@ def start_agent(arguments: Sequence[str]) -> int:
             words=words,
             environ=environ,
         )
+
+    def explain_end() -> None:
+        for hook in find_run_hooks(settings, config, "explain_agent_end"):
+            hook(launch=launch, index=index, words=words, environ=environ)
+
     began = time.monotonic()
     try:
         code = child.run(words, environ)
+    except NodeError:
+        explain_end()
+        raise
     finally:
         end_orphans(grace_s=_LEAVE_S)
     by_signal = child.heard or SHELL_SIGNAL < code <= SHELL_SIGNAL + signal.NSIG
     if not (code in {0, SUPERVISOR_LOST} or by_signal) and time.monotonic() - began < _EARLY_S:
-        for hook in find_run_hooks(settings, config, "explain_agent_end"):
-            hook(launch=launch, index=index, words=words, environ=environ)
+        explain_end()
     if code == SUPERVISOR_LOST:
         run_supervisor_lost_command(will, copy_environment())
     return code

@@ -15,6 +15,9 @@ from fakes.slurm.store import NODES, every, fail, locked, mode, root
 
 def srun(arguments: list[str]) -> int:
     """Start N tasks over the nodes of the job, in blocks; return the highest exit code."""
+    if arguments == ["--help"]:
+        sys.stdout.write("Usage: srun [OPTIONS...] executable [args...]\n")
+        return 0
     if mode("controller-away"):
         fail("srun", "Unable to create step for job: Unable to contact slurm controller")
     count = next((n for n, word in enumerate(arguments) if not word.startswith("-")), 0)

@@ -20,8 +20,9 @@ from image_registry import Registry, image_registry
 from waiting import until
 
 from hpckit.errors import NotFoundError
-from hpckit.features.containers.images import resolve_image
+from hpckit.features.containers.images import PulledImage, resolve_image
 from hpckit.model.launch import Cluster
+from hpckit.record.process import read_process_start_id
 from hpckit.record.store import write_json
 
 FAKE = """#!/bin/sh
@@ -31,6 +32,16 @@ while [ -e {folder}/hold ]; do sleep 0.02; done
 [ ! -e {folder}/broken ] || {{ echo 'FATAL: no space left'; exit 255; }}
 for word; do before=$last; last=$word; done
 printf '%s' "$last" > "$before"
+"""
+
+DAEMON = """#!/bin/sh
+# One that leaves a process in a session of its own, as a FUSE mount does, and heeds no signal.
+echo "$$ $*" >> {folder}/calls
+cd {folder}
+setsid sh -c 'trap "" TERM; echo $$ > pid; mv pid daemon; while :; do sleep 1; done' &
+trap "" TERM
+wait
+while :; do sleep 1; done
 """
 
 
@@ -94,10 +105,14 @@ class Site:
         file = self.folder / "calls"
         return file.read_text().splitlines() if file.exists() else []
 
-    def find(self, reference: str = "", **more: Any) -> Any:
+    def tool(self) -> int:
+        """Return the process of the first call."""
+        return int(self.calls()[0].split()[0])
+
+    def find(self, reference: str = "", suffix: str = ".sif") -> PulledImage:
         """Return what a launch would take."""
         outputs = self.folder / "outputs"
-        return resolve_image(reference or self.reference, Cluster(), outputs, self.environ, **more)
+        return resolve_image(reference or self.reference, suffix, Cluster(), outputs, self.environ)
 
 
 @pytest.fixture
@@ -162,13 +177,27 @@ def test_killed_pull_leaves_no_image_and_the_next_one_tidies(site: Site) -> None
     until(site.calls)
     killed.kill()
     killed.communicate()
-    os.kill(int(site.calls()[0].split()[0]), signal.SIGKILL)
+    until(lambda: read_process_start_id(site.tool()) is None)
     (left,) = site.images.glob(".*.partial.*")
     assert json.loads(site.say("ls", "--json").out)["images"] == []
     (site.folder / "hold").unlink()
     assert site.pull()["new"] is True
     assert not left.exists()
     assert not list(site.images.glob(".*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_pull_that_is_ended_leaves_nothing(site: Site, number: signal.Signals) -> None:
+    """Neither the program nor a process of its own, also of another session; nor a file."""
+    (site.folder / "hold").touch()
+    (site.folder / "bin" / "apptainer").write_text(DAEMON.format(folder=site.folder))
+    ended = site.start()
+    daemon = until(lambda: (site.folder / "daemon").exists() and (site.folder / "daemon").read_text())
+    ended.send_signal(number)
+    ended.communicate(timeout=60)
+    assert ended.returncode == 128 + number
+    assert [pid for pid in (site.tool(), int(daemon)) if read_process_start_id(pid) is not None] == []
+    assert list(site.images.iterdir()) == []
 
 
 def test_of_two_pulls_at_once_one_pulls_and_both_find_it(site: Site) -> None:
@@ -226,15 +255,22 @@ def test_folder_in_which_everybody_replaces_files_is_refused(site: Site) -> None
 
 
 def test_launch_is_told_to_pull_first(site: Site) -> None:
-    """A file or a folder is none of this."""
+    """It never pulls."""
     with pytest.raises(NotFoundError) as raised:
         site.find()
     assert f"hpckit image pull {site.reference}" in raised.value.hint
-    assert site.find("/images/own.sif") is None
     file = site.pull()["file"]
-    assert Path(site.find()) == Path(file)
-    with pytest.raises(NotFoundError, match="for linux/other"):
-        site.find(platform="linux/other")
+    assert site.find().file == file
+
+
+def test_file_of_its_runtime_is_preferred(site: Site) -> None:
+    """Each program pulls its own; what another one pulled is better than none."""
+    first = site.pull()["file"]
+    assert site.find(suffix=".sqsh").file == first
+    shutil.copy(site.folder / "bin" / "apptainer", site.folder / "bin" / "enroot")
+    site.more += ("container.runtime=pyxis",)
+    second = site.pull()["file"]
+    assert [site.find(suffix=suffix).file for suffix in (".sif", ".sqsh")] == [first, second]
 
 
 def test_rank_never_pulls(site: Site) -> None:

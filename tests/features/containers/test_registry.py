@@ -69,6 +69,13 @@ def test_a_reference_reads_as_it_is_written(scheme: str, names: list[str], end: 
     assert not read.slugify().startswith((".", "-"))
 
 
+def test_name_with_capitals_is_refused_with_what_it_may_mean() -> None:
+    """Registries know none, and say so in many ways."""
+    with pytest.raises(UsageError, match="has capitals in NVIDIA/PyTorch") as refused:
+        parse_image_reference("docker://nvcr.io/NVIDIA/PyTorch:25.01-PY3")
+    assert "docker://nvcr.io/nvidia/pytorch:25.01-PY3" in refused.value.hint
+
+
 @pytest.mark.parametrize("names_digests", [True, False])
 @pytest.mark.parametrize("login", ["", LOGIN])
 def test_digest_is_that_of_the_registry(
@@ -96,8 +103,9 @@ def test_what_a_registry_lacks_or_refuses_is_one_error(registry: Registry) -> No
     reference = parse_image_reference(f"docker://{registry.host}/team/none:1")
     with pytest.raises(UsageError, match="404"):
         resolve_digest(reference, {}, plain_http=True)
-    with pytest.raises(RunError, match="does not answer"):
+    with pytest.raises(RunError, match="does not answer") as refused:
         resolve_digest(reference, {})
+    assert "--plain-http" in refused.value.hint
     registry.token, registry.login = "token", LOGIN
     with pytest.raises(UsageError, match="401"):
         resolve_digest(reference, {}, plain_http=True)

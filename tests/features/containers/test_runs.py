@@ -19,6 +19,7 @@ from waiting import until
 from hpckit.batch.supervise import plan_container_step
 from hpckit.record.launches import load_launch, load_run_settings
 from hpckit.record.process import read_process_start_id
+from hpckit.run_features import DOORWAY
 from hpckit.runtime.agent.doorway import SUPERVISOR_LOST
 
 __all__ = ["shell", "slurm_shell"]
@@ -143,15 +144,71 @@ def test_variables_of_an_image_win_over_no_other(shell: Any, words: tuple[str, .
     assert printed(launch).split() == ["run", "container", "0"]
 
 
-@pytest.mark.parametrize(
-    "word", ["checkpoint.dir=/c,k", "checkpoint.weights=/w:1", "container.mounts=[/opt:/.]"]
-)
-def test_path_that_no_container_can_have_is_refused_at_launch(
-    shell: Any, words: tuple[str, ...], word: str
+MISSING = [
+    ("container.image=/usr/bin/env", "/usr/bin/env is no image, and container=apptainer takes a SIF file or"),
+    ("container.image={folder}/outer", "outer is no image"),
+    ("container.mounts=[/nowhere/data]", "/nowhere/data is to be mounted, and is not here"),
+    ("cluster.container_bin=/nowhere/apptainer", "there is no /nowhere/apptainer here"),
+    ("checkpoint.dir='/c,k'", "/c,k: the path has a comma"),
+    ("checkpoint.weights='/w:1'", "/w:1: the path has a comma or a colon"),
+    ("cluster.node_scratch=['/s:1']", "/s:1: the path"),
+    ("container.mounts=[/opt:/.]", "container.mounts has '/opt:/.'"),
+]
+
+
+@pytest.mark.parametrize(("word", "says"), MISSING)
+def test_check_refuses_what_launch_refuses(
+    shell: Any, words: tuple[str, ...], tmp_path: Path, word: str, says: str
 ) -> None:
-    """Nothing is written."""
-    said = shell("launch", *words, f"'{word}'" if "[" not in word else word, "--", "true")
-    assert said.code == 2, said.err
+    """Where nodes are this machine, what is missing here is missing; nothing is written."""
+    (tmp_path / "outer" / "rootfs" / "usr").mkdir(parents=True)
+    given = (*words, word.format(folder=tmp_path), "--", "true")
+    for verb in ("check", "launch"):
+        said = shell(verb, *given)
+        assert (said.code, says in said.out + said.err) == (2, True), said
+    assert shell.outputs == []
+
+
+STAGES = """\
+# @package _global_
+name: two
+stages:
+  one: {overrides: ["command=[sh,-c,true]"]}
+  two: {overrides: ["command=null", "entry_point=train:train"]}
+"""
+
+
+def test_function_of_a_later_stage_is_not_left_outside(shell: Any, words: tuple[str, ...]) -> None:
+    """Only commands can be in an image alone, whatever the first run has."""
+    conf = shell.cwd / "conf" / "experiment"
+    conf.mkdir(parents=True)
+    (conf / "two.yaml").write_text(STAGES)
+    said = shell("check", "experiment=two", *words, "container.inside=command")
+    assert (said.code, "is for runs with a command" in said.err) == (2, True), said
+
+
+@pytest.mark.parametrize("place", [2, 3])
+def test_what_only_nodes_may_have_is_a_warning(
+    slurm_shell: Any, image: Path, tmp_path: Path, place: int
+) -> None:
+    """Which says so."""
+    word, says = MISSING[place]
+    words = container_words(stand_in(tmp_path), image)
+    said = slurm_shell("check", "cluster=slurm", "output_dir=outputs", *words, word, "--", "true")
+    assert said.code == 0, said
+    assert f"{says}; unless the nodes have it, runs fail there" in said.out
+
+
+def test_srun_without_pyxis_is_a_warning(slurm_shell: Any, tmp_path: Path) -> None:
+    """As the nodes' may have it; and it takes no other image than its own."""
+    image = tmp_path / "image.sif"
+    image.write_bytes(b"hsqs")
+    words = ("cluster=slurm", "output_dir=outputs", "container=pyxis", f"container.image={image}")
+    said = slurm_shell("check", *words, "--", "true")
+    assert "srun has no --container-image here; unless the nodes have it" in said.out, said
+    image.write_bytes(b"-" * 32 + b"SIF_MAGIC\0" + b"--" + b"02")
+    said = slurm_shell("check", *words, "--", "true")
+    assert (said.code, "is a SIF file, and container=pyxis takes a SquashFS file" in said.out) == (2, True)
 
 
 def test_container_is_started_once_for_all_rounds(shell: Any, words: tuple[str, ...], tmp_path: Path) -> None:
@@ -195,8 +252,9 @@ def test_points_that_differ_in_their_image_are_all_run(
     assert "the same as another run" not in said.err
     first = launched(shell, *sweep)
     assert len([*first.glob("runs/*")]) == 2
-    again = json.loads(shell("launch", "--wait", "--json", *sweep).out)
-    assert sorted(run["index"] for run in again["skipped"]) == [0, 1]
+    said = shell("launch", "--wait", "--json", *sweep)
+    assert said.code == 0, said.err
+    assert sorted(run["index"] for run in json.loads(said.out)["skipped"]) == [0, 1]
 
 
 def test_image_that_is_gone_cannot_be_rerun_exactly(shell: Any, words: tuple[str, ...], image: Path) -> None:
@@ -223,6 +281,18 @@ def test_notice_while_an_image_is_unpacked_is_no_failure_of_the_image(
     run = status(shell, launch)
     assert run["state"] == "cancelled"
     assert (run["failure"] or {}).get("cause") != "container"
+
+
+def test_program_that_does_not_start_is_told_in_one_line(
+    shell: Any, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """With the phrase by which all failures of containers are known."""
+    (tmp_path / "apptainer").write_bytes(b"\x7fELF of another machine")
+    said = shell("launch", "--wait", "--json", *words, "--", "true")
+    failure = status(shell, Path(json.loads(said.out)["dir"]))["failure"]
+    line = failure["message"].splitlines()[0]
+    assert "cannot use its container: " in line
+    assert (failure["cause"], "Exec format error" in line) == ("container", True)
 
 
 def test_image_without_a_runtime_is_refused(shell: Any, image: Path) -> None:
@@ -274,8 +344,13 @@ def test_agent_needs_no_variable_that_is_not_named(shell: Any, image: Path, tmp_
     assert printed(launch).split() == [str(image)]
 
 
-def test_srun_is_told_of_the_container_under_pyxis(slurm_shell: Any, image: Path) -> None:
-    """By options with a name of the image and the job, so that a second step unpacks nothing."""
+def test_srun_is_told_of_the_container_under_pyxis(slurm_shell: Any, tmp_path: Path) -> None:
+    """By options with a name of the image and the job, so that a second step unpacks nothing.
+
+    If the image is not the same, doorways start instead, and say so.
+    """
+    image = tmp_path / "image.sqsh"
+    image.write_bytes(b"hsqs")
     words = ("container=pyxis", f"container.image={image}", "container.python=/opt/python")
     said = slurm_shell("launch", "cluster=slurm", "output_dir=outputs", "--json", *words, "--", *SAY)
     assert said.code == 0, said.err
@@ -289,6 +364,11 @@ def test_srun_is_told_of_the_container_under_pyxis(slurm_shell: Any, image: Path
     assert str(launch.folder.parent) in options["--container-mounts"]
     assert options["--container-env"].split(",") == ["PYTHONPATH", "SLURM_JOB_ID"]
     assert (step.python, step.variables) == ("/opt/python", {"PYTHONPATH": f"{launch.folder}/hpckit.zip"})
+    image.write_bytes(b"hsqs, and not the same")
+    assert plan_container_step(launch, 0, load_run_settings(launch, 0), environ) is None
+    doorway = [sys.executable, "-P", "-m", DOORWAY, str(launch.folder), "0", "1"]
+    done = subprocess.run(doorway, check=False, capture_output=True, text=True)
+    assert (done.returncode, "cannot use its container: image" in done.stderr) == (1, True)
 
 
 AGENT = """\
