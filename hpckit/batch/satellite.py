@@ -10,7 +10,6 @@ import asyncio
 import os
 
 from hpckit.batch.supervise import plan_container_step
-from hpckit.batch.supervisor_lost import supervisor_answers
 from hpckit.context import Context
 from hpckit.errors import RunError, UsageError
 from hpckit.model.events import AttemptEnded
@@ -19,6 +18,7 @@ from hpckit.record.attempts import latest_attempt_number
 from hpckit.record.launches import Launch, is_cancel_requested, load_run_settings
 from hpckit.record.store import read_events
 from hpckit.run_features import AGENT, choose_agent_module
+from hpckit.runtime.channel.tcp import supervisor_answers
 from hpckit.runtime.environ import SATELLITE, find_job_and_restarts, remove_rank_variables
 from hpckit.runtime.signals import NOTICES
 from hpckit.slurm.step import build_agent_srun_command, build_srun_environment

@@ -8,13 +8,12 @@ alive, or if this very node was cut off.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 from collections.abc import Sequence
 
 from hpckit.context import Context
-from hpckit.errors import ChannelError, SchedulerError, UsageError
+from hpckit.errors import SchedulerError, UsageError
 from hpckit.model import events
 from hpckit.model.cluster.nodes import expand_hostlist
 from hpckit.model.failure import Cause, Failure
@@ -25,8 +24,8 @@ from hpckit.record.attempts import is_latest_attempt
 from hpckit.record.counted_events import read_events_for_restart_budget
 from hpckit.record.launches import Launch, load_run_settings
 from hpckit.record.layout import AttemptPaths
-from hpckit.record.store import read_events, read_json
-from hpckit.runtime.channel import tcp
+from hpckit.record.store import read_events
+from hpckit.runtime.channel.tcp import supervisor_answers
 from hpckit.runtime.environ import find_job_and_restarts
 from hpckit.slurm.cancel import cancel_jobs
 from hpckit.slurm.commands import SlurmCommands
@@ -127,25 +126,3 @@ class _Orphan:
         failure = Failure(cause=Cause.launcher_lost, message="", signature=Cause.launcher_lost)
         policy = load_run_settings(self.launch, self.index)[0].recovery
         return explain_exhausted_restart_budget(build_ledger_from_events(counted), failure, policy)
-
-
-def supervisor_answers(paths: AttemptPaths) -> bool:
-    """Return whether an attempt's supervisor answers, and proves that it knows the secret.
-
-    A connection alone proves nothing: a frozen process accepts connections too, and its port may
-    belong to another process by now.
-    """
-    try:
-        address, secret = read_json(paths.address), paths.secret.read_text().strip()
-        return asyncio.run(_can_connect_to_supervisor(address["hosts"], address["port"], secret))
-    except (OSError, ValueError):
-        return False
-
-
-async def _can_connect_to_supervisor(hosts: Sequence[str], port: int, secret: str) -> bool:
-    try:
-        channel = await tcp.connect_to_any_address(hosts, port, secret)
-    except ChannelError:
-        return False
-    await channel.close()
-    return True

@@ -60,7 +60,7 @@ sys.exit(max(codes))
 def bench_imports(folder: Path) -> None:
     """Compare an environment on the shared file system with a packed one."""
     shared = folder / "shared"
-    python = _make_environment(shared)
+    python = make_environment(shared, "torch")
     packed = {how: _pack(python, shared, how) for how in (PackedEnvironment.squashfs, PackedEnvironment.tar)}
     image = folder / "shared.sqsh"
     run(["mksquashfs", str(shared), str(image), "-noI", "-noD", "-noF", "-noX", "-no-progress", "-quiet"])
@@ -78,8 +78,8 @@ def bench_imports(folder: Path) -> None:
         print(f"{way:12} {asked:16,.0f} {first / asked:9,.0f} : 1 {reads:9,.0f} {asked * MANY:15,.0f}")
 
 
-def _make_environment(shared: Path) -> str:
-    """Make a Python with torch in the folder; return its path."""
+def make_environment(shared: Path, *packages: str) -> str:
+    """Make a Python with packages and what they need in the folder; return its path."""
     base, library = Path(sys.base_prefix), "lib/python{}.{}".format(*sys.version_info[:2])
     left_out = shutil.ignore_patterns("test", "site-packages", "__pycache__", "*.a", "share", "include")
     shutil.copytree(base, shared / "python", symlinks=True, ignore=left_out)
@@ -87,7 +87,8 @@ def _make_environment(shared: Path) -> str:
     name = "python{}.{}".format(*sys.version_info[:2])
     run([str(shared / "python" / "bin" / name), "-m", "venv", "--without-pip", str(shared / "venv")])
     site = shared / "venv" / library / "site-packages"
-    for found in _list_needed("torch", set()):
+    seen: set[str] = set()
+    for found in (found for name in packages for found in _list_needed(name, seen)):
         for file in found.files or ():
             source, target = Path(str(file.locate())), site / file
             if ".." not in file.parts and source.is_file():

@@ -113,6 +113,23 @@ def test_run_outlives_its_supervisor(
 
 
 @thorough
+def test_killed_supervisor_costs_a_requeue(
+    training: Training, calm: dict[int, float], tmp_path: Path
+) -> None:
+    """Its containers end, and so do the processes that mount their image; Slurm starts the run again."""
+    image = pack_image(make_image(tmp_path / "image"), tmp_path / "image.sqsh")
+    words = container_words(find_apptainer_or_skip(), image)
+    training.launch(*words, "container.options=[--userns]", *HELD)
+    training.wait_for_step(12)
+    training.strike("kill supervisor")
+    training.go()
+    training.completed(attempts=2)
+    assert training.events("node_lost") == []
+    assert training.losses == first(calm, STEPS)
+    nothing_is_left(training)
+
+
+@thorough
 def test_preemption_costs_no_step(training: Training, calm: dict[int, float], words: tuple[str, ...]) -> None:
     """The notice reaches the agents in their containers; they save at one boundary."""
     training.launch(*words, SLOWLY, f"+params.steps={MANY}")
@@ -133,3 +150,18 @@ def test_image_that_changed_before_its_start_is_refused(training: Training, word
     run = training.over()
     assert (run["state"], run["attempt"], run["failure"]["cause"]) == ("failed", 1, "container")
     assert "the launch was frozen with sha256:" in run["failure"]["message"]
+
+
+@thorough
+def test_profile_and_bench_measure_ranks_in_containers(training: Training, words: tuple[str, ...]) -> None:
+    """What `profile` asks of ranks and what `bench comm` launches, both on two nodes."""
+    training.launch(*words, "+params.steps=100000")
+    training.wait_for_step(2)
+    found = training.project.json("profile", "--ranks", "all", "--steps", "2")["ranks"]
+    assert [(one["rank"], one["steps"]) for one in found] == [(0, 2), (1, 2)]
+    assert all(Path(one["trace"]).stat().st_size == one["bytes"] for one in found)
+    assert len(training.events("container_checked")) == 2
+    training.project.hpckit("cancel")
+    asked = ("cluster=sandbox", "resources.nodes=2", *words, "--sizes", "1KiB:4KiB", "--time-s", "20")
+    told = training.project.json("bench", "comm", *asked)
+    assert (told["healthy"], told["shape"]["backend"]) == (True, "gloo")

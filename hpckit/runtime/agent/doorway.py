@@ -16,17 +16,21 @@ import os
 import signal
 import subprocess  # noqa: TID251  # it waits for all of its children, which asyncio cannot
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
 from hpckit.errors import FrozenFolderError, HpckitError, NodeError, NotFoundError
+from hpckit.model.events import AttemptEnded
 from hpckit.model.failure import FROZEN_FOLDER_EXIT, FROZEN_FOLDER_UNREADABLE, SHELL_SIGNAL
 from hpckit.model.fault import FaultTarget
 from hpckit.record.launches import load_launch, load_run_settings
-from hpckit.record.layout import LaunchPaths
+from hpckit.record.layout import AttemptPaths, LaunchPaths
+from hpckit.record.store import read_events
 from hpckit.run_features import WATCH, find_run_hooks
+from hpckit.runtime.channel.tcp import supervisor_answers
 from hpckit.runtime.environ import (
     FORK_SERVER,
     ON_SUPERVISOR_LOST,
@@ -37,6 +41,7 @@ from hpckit.runtime.environ import (
 from hpckit.runtime.left_behind import become_subreaper, die_with_parent, end_orphans
 from hpckit.runtime.processes import ProcessQuery, find_processes
 from hpckit.runtime.signals import NOTICES
+from hpckit.values import dataclass, field
 
 SUPERVISOR_LOST = 70
 """Exit code of an agent whose supervisor is gone (EX_SOFTWARE)."""
@@ -45,6 +50,8 @@ _TURN_S = 3.0
 _LEAVE_S = 2.0
 _EARLY_S = 30.0
 _LOOK_S = 3.0
+_LOOKING = 3
+"""How many of a run's doorways look whether its supervisor is lost."""
 _FORWARDED = (*NOTICES, signal.SIGHUP)
 
 
@@ -79,10 +86,45 @@ def run_on_node(arguments: Sequence[str], work: Callable[[], int]) -> int:
         return error.exit_code
 
 
+@dataclass(slots=True)
+class _LastWill:
+    """The command that the supervisor left for its own loss.
+
+    When Slurm ends a step, it ends what mounts the image, too: the agent may crash before it notices that its
+    supervisor is gone, or its container may outlast the time until SIGKILL. So the first doorways look by
+    themselves as soon as they are `asked` to end.
+    """
+
+    words: Sequence[str]
+    paths: AttemptPaths
+    asked: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self) -> Sequence[str]:
+        """Return the command, if it has not been run, and run it here no more."""
+        with self._lock:
+            words, self.words = self.words, ()
+            return words
+
+    def run_if_supervisor_is_lost(self) -> None:
+        """Wait for a signal to end, and run it if the supervisor has gone without an end of the attempt."""
+        self.asked.wait()
+        while supervisor_answers(self.paths) or _has_attempt_ended(self.paths):
+            time.sleep(_TURN_S)
+        with self._lock:
+            words, self.words = self.words, ()
+            run_supervisor_lost_command(words, copy_environment())
+
+
+def _has_attempt_ended(paths: AttemptPaths) -> bool:
+    return any(isinstance(event, AttemptEnded) for event in read_events(paths.events))
+
+
 class _Child:
     """The program that the words start. It gets the signals of this process, also earlier ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, last_will: _LastWill) -> None:
+        self.last_will = last_will
         self.process: subprocess.Popen[bytes] | None = None
         self.heard: list[int] = []
         for number in _FORWARDED:
@@ -90,6 +132,8 @@ class _Child:
 
     def _forward(self, number: int, _: object) -> None:
         self.heard.append(number)
+        if number == signal.SIGTERM:
+            self.last_will.asked.set()
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, number)
@@ -110,6 +154,8 @@ class _Child:
                 f"cannot start {words[0]}: {error.strerror}",
                 hint="is it installed there, or made available by cluster.modules or cluster.setup?",
             ) from error
+        if rank_info(copy_environment()).rank < _LOOKING:
+            threading.Thread(target=self.last_will.run_if_supervisor_is_lost, daemon=True).start()
         for number in self.heard[:]:
             self._forward(number, None)
         while True:  # orphans end here, too: they would stay zombies
@@ -122,8 +168,9 @@ class _Child:
 def start_agent(arguments: Sequence[str]) -> int:
     """Start this node's agent by the words of its run's features; return its exit code."""
     folder, index, attempt = Path(arguments[0]), int(arguments[1]), int(arguments[2])
-    environ, child = copy_environment(), _Child()
-    will = json.loads(environ.pop(ON_SUPERVISOR_LOST, "[]"))
+    environ, paths = copy_environment(), LaunchPaths(folder).run(index).attempt(attempt)
+    last_will = _LastWill(words=json.loads(environ.pop(ON_SUPERVISOR_LOST, "[]")), paths=paths)
+    child = _Child(last_will)
     environ.pop(FORK_SERVER, None)  # it is another Python
     become_subreaper()
     launch = load_launch(folder)
@@ -151,12 +198,13 @@ def start_agent(arguments: Sequence[str]) -> int:
         explain_end()
         raise
     finally:
+        words_left = last_will.take()
         end_orphans(grace_s=_LEAVE_S)
     by_signal = child.heard or SHELL_SIGNAL < code <= SHELL_SIGNAL + signal.NSIG
     if not (code in {0, SUPERVISOR_LOST} or by_signal) and time.monotonic() - began < _EARLY_S:
         explain_end()
-    if code == SUPERVISOR_LOST:
-        run_supervisor_lost_command(will, copy_environment())
+    if code == SUPERVISOR_LOST or (code and not supervisor_answers(paths)):
+        run_supervisor_lost_command(words_left, copy_environment())
     return code
 
 

@@ -20,6 +20,8 @@ from collections.abc import Sequence
 
 from hpckit.errors import ChannelError
 from hpckit.model.messages import Message, decode_message, encode_message
+from hpckit.record.layout import AttemptPaths
+from hpckit.record.store import read_json
 from hpckit.runtime.channel.listen import to_plain_ipv4_address
 from hpckit.values import dataclass, field
 
@@ -166,6 +168,28 @@ async def connect_to_any_address(hosts: Sequence[str], port: int, secret: str) -
         for call in calls:
             call.cancel()
     raise ChannelError("; ".join(problems))
+
+
+def supervisor_answers(paths: AttemptPaths) -> bool:
+    """Return whether an attempt's supervisor answers, and proves that it knows the secret.
+
+    A connection alone proves nothing: a frozen process accepts connections too, and its port may
+    belong to another process by now.
+    """
+    try:
+        address, secret = read_json(paths.address), paths.secret.read_text().strip()
+        return asyncio.run(_can_connect(address["hosts"], address["port"], secret))
+    except (OSError, ValueError):
+        return False
+
+
+async def _can_connect(hosts: Sequence[str], port: int, secret: str) -> bool:
+    try:
+        channel = await connect_to_any_address(hosts, port, secret)
+    except ChannelError:
+        return False
+    await channel.close()
+    return True
 
 
 async def _authenticate_to_supervisor(

@@ -422,7 +422,7 @@ def doorway(shell: Any, words: tuple[str, ...], tmp_path: Path) -> Any:
 def test_doorway_passes_signals_and_codes_and_keeps_the_last_will(
     doorway: Any, tmp_path: Path, code: int
 ) -> None:
-    """The will is run outside, for an agent that lost its supervisor alone; nothing is left behind."""
+    """The will is run outside, if the agent fails and no supervisor answers; nothing is left behind."""
     process = doorway()
     assert (tmp_path / "will").read_text() == "none"
     (sleeper,) = children(int((tmp_path / "pid").read_text()))
@@ -434,8 +434,24 @@ def test_doorway_passes_signals_and_codes_and_keeps_the_last_will(
     out, _ = process.communicate(timeout=60)
     assert out.split() == [str(int(signal.SIGUSR1)), str(int(signal.SIGTERM))]
     assert process.returncode == code
-    assert (tmp_path / "willed").exists() == (code == SUPERVISOR_LOST)
+    assert (tmp_path / "willed").exists() == bool(code)
     assert read_process_start_id(sleeper) is None
+
+
+def test_will_is_run_although_the_container_does_not_end(doorway: Any, tmp_path: Path) -> None:
+    """Slurm kills what has not ended soon after SIGTERM, which the agent may not manage. It is run once."""
+    process = doorway()
+    (told,) = tmp_path.rglob("events.jsonl")
+    lines = [line for line in told.read_text().splitlines() if '"attempt_ended"' not in line]
+    told.write_text("\n".join(lines) + "\n")
+    process.send_signal(signal.SIGTERM)
+    until((tmp_path / "willed").exists)
+    assert process.poll() is None
+    (tmp_path / "willed").unlink()
+    (tmp_path / "end.partial").write_text("3")
+    (tmp_path / "end.partial").rename(tmp_path / "end")
+    process.communicate(timeout=60)
+    assert (process.returncode, (tmp_path / "willed").exists()) == (3, False)
 
 
 def test_agent_dies_with_its_doorway(doorway: Any, tmp_path: Path) -> None:
