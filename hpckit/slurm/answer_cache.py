@@ -168,7 +168,7 @@ def find_answer_folder(environ: Mapping[str, str], bin_dir: str | None, *, make:
         return None
     squeue = shutil.which("squeue", path=bin_dir or environ.get("PATH", os.defpath))
     conf = environ.get("SLURM_CONF")
-    where = (socket.gethostname(), squeue, conf, *_config_file_stamp(conf))
+    where = (socket.gethostname(), squeue, *_file_stamp(squeue), conf, *_file_stamp(conf))
     name = hashlib.sha256(repr(where).encode()).hexdigest()[:16]
     folder = base / "hpckit" / f"queue-{name}"
     try:
@@ -181,13 +181,13 @@ def find_answer_folder(environ: Mapping[str, str], bin_dir: str | None, *, make:
     return AnswerFolder(folder=folder) if own and not about.st_mode & _NOBODY_ELSE else None
 
 
-def _config_file_stamp(conf: str | None) -> tuple[int, ...]:
-    """Return what distinguishes a configuration from a later one there, as of a new sandbox."""
+def _file_stamp(path: str | None) -> tuple[int, ...]:
+    """Return what distinguishes a program or configuration from a later one there, as of a new sandbox."""
     try:
-        seen = Path(conf or "").stat()
+        seen = Path(path or "").stat()
     except (OSError, ValueError):
         return ()
-    return () if conf is None else (seen.st_ino, seen.st_mtime_ns)
+    return () if path is None else (seen.st_ino, seen.st_mtime_ns)
 
 
 def _find_cache_folder(environ: Mapping[str, str]) -> Path | None:

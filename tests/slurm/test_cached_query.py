@@ -244,16 +244,22 @@ def test_answers_are_those_of_one_cluster(cluster: Cluster, tmp_path: Path) -> N
     ]
     assert given[0] is None
     assert len({one.folder for one in given if one is not None}) == 2
-    conf = tmp_path / "slurm.conf"
-    again: set[Path] = set()
-    for text in ("first", "second"):  # a sandbox that was made anew has the names of the one before
-        conf.unlink(missing_ok=True)
-        conf.write_text(text)
-        os.utime(conf, (len(again), len(again)))
-        found = find_answer_folder({**environ, "SLURM_CONF": str(conf)}, None, make=True)
-        assert found is not None
-        again.add(found.folder)
-    assert len(again) == 2
+    (tmp_path / "new").mkdir()
+    conf, program = tmp_path / "slurm.conf", tmp_path / "new" / "squeue"
+    for changed in (conf, program):
+        again: set[Path] = set()
+        for text in ("first", "second"):  # a sandbox that was made anew has the names of the one before
+            for file in (conf, program):
+                file.touch(mode=0o755)
+            changed.unlink()
+            changed.write_text(text)
+            changed.chmod(0o755)
+            os.utime(changed, (len(again), len(again)))
+            asked = {**environ, "SLURM_CONF": str(conf)} if changed is conf else environ
+            found = find_answer_folder(asked, str(tmp_path / "new"), make=True)
+            assert found is not None
+            again.add(found.folder)
+        assert len(again) == 2
     assert find_answer_folder({"PATH": "/bin"}, None, make=True) is None
 
 
