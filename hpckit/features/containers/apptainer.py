@@ -8,11 +8,7 @@ from hpckit.model.node_setup import ContainerGpu
 
 
 def build_words(spec: ContainerSpec) -> list[str]:
-    """Apptainer and Singularity pass on all variables but PATH and LD_LIBRARY_PATH.
-
-    Without --pid and --sharens: with the first the processes' numbers are others than outside, and with the
-    second a signal does not arrive.
-    """
+    """Return the words; --pid would change the processes' numbers, and with --sharens no signal arrives."""
     gpu = {ContainerGpu.nvidia: ["--nv"], ContainerGpu.rocm: ["--rocm"]}
     return [
         *(spec.program, "--quiet", "--nocolor", "exec"),

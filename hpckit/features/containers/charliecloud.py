@@ -7,11 +7,7 @@ from hpckit.features.containers.spec import ContainerSpec, Runtime
 
 
 def build_words(spec: ContainerSpec) -> list[str]:
-    """`ch-run` passes on all variables.
-
-    It has no option for GPUs: NVIDIA's libraries are in the image (`ch-fromhost --nvidia`) or in a mount. It
-    has no read-only mounts either: what is mounted can be written if the user may.
-    """
+    """Return the words; it has no options for GPUs and read-only mounts, and passes on all variables."""
     return [
         *(spec.program, *(["--home"] if spec.home else [])),
         *(f"--bind={mount.source}:{mount.target}" for mount in spec.mounts),

@@ -1,8 +1,7 @@
 """What an agent looks at in its container before ranks start; and why it did not come to that.
 
-It takes some milliseconds, and imports no torch. A problem is what no rank could run with. What may only be
-slow, or fail later, is a warning. Preflight looks at GPUs and networks further, also from inside. If an agent
-ended before it could speak, its image is asked for the reason, from outside.
+It takes some milliseconds, and imports no torch. A problem is what no rank could run with; what may only be
+slow, or fail later, is a warning. If an agent ended early, its image is asked for the reason from outside.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 from hpckit.errors import ContainerError
 from hpckit.model.cluster.gpus_asked import requested_gpus_per_node
 from hpckit.model.launch import DeviceKind, LaunchConfig
-from hpckit.model.node_setup import ContainerCheck
+from hpckit.model.node_setup import ContainerCheck, ContainerInside
 from hpckit.observe.sysfs import find_infiniband_ports, list_folder, read_small_file
 from hpckit.patterns import lazy_pattern
 from hpckit.record.launches import Launch, configured_checkpoint_dir
@@ -32,6 +31,7 @@ _OLDEST = (3, 11)
 _NAMED = "hpckit-python"
 _ASK = f"import sys; print('{_NAMED}', *sys.version_info[:2])"
 
+_NAME_PYTHON = "name the image's Python: container.python=PATH; agents need 3.11 or later"
 _HINTS = {
     "/dev/fuse": "take an unpacked folder as image, or ask for a /dev/fuse that users may open",
     "Requesting capability": "as root without all capabilities: container.options=[--userns], or --no-privs",
@@ -40,8 +40,7 @@ _HINTS = {
     "exec format error": "the image is for another architecture than the node",
     "can't mkdir": "make this folder in the image; newer Charliecloud: container.options=[--write-fake]",
     "mount source": "this node has no such folder: container.mounts, cluster.container_mounts",
-    "executable file not found": "name the image's Python: container.python=PATH; agents need 3.11 or later",
-    "No such file or directory": "name the image's Python: container.python=PATH; agents need 3.11 or later",
+    **dict.fromkeys(("executable file not found", "No such file or directory"), _NAME_PYTHON),
 }
 """What runtimes print, and what to do."""
 
@@ -52,11 +51,14 @@ _LITTLE_MEMLOCK = 64 * 2**20
 """The usual limit is 8 MiB or less, and 64 MiB are too few for one GPU's buffers."""
 
 
-def check_inside(launch: Launch, image: str, settings: LaunchConfig) -> ContainerCheck:
-    """Return what this container is, and what is wrong with it for a run."""
+def check_container(*, launch: Launch, index: int, settings: LaunchConfig) -> ContainerCheck | None:
+    """Return what an agent finds in its container, and what is wrong with it; None if it is in none."""
+    container = launch.find_container(index)
+    if container is None or settings.container.inside is ContainerInside.command:
+        return None
     began, root = time.monotonic(), Path("/")
     torch, cuda = read_torch_version()
-    problem, hint = find_problem(image, settings, torch, cuda, root)
+    problem, hint = find_problem(container.image, settings, torch, cuda, root)
     return ContainerCheck(
         python=platform.python_version(),
         torch=torch,
@@ -69,10 +71,7 @@ def check_inside(launch: Launch, image: str, settings: LaunchConfig) -> Containe
 
 
 def read_torch_version() -> tuple[str, str]:
-    """Return the version of torch, and that of CUDA or ROCm which it is built for; empty if none.
-
-    torch is not imported: that takes seconds.
-    """
+    """Return the version of torch, and of CUDA or ROCm which it is built for, without importing it."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return "", ""
@@ -87,18 +86,17 @@ def find_problem(image: str, settings: LaunchConfig, torch: str, cuda: str, root
     """Return what no rank could run with, and what to do; empty if nothing."""
     if settings.entry_point is None:
         return "", ""  # a command brings what it needs
+    asked = requested_gpus_per_node(settings.resources)
+    on_gpus = asked and settings.runtime.device is not DeviceKind.cpu and (root / "dev/nvidiactl").exists()
     if not torch:
         return f"{image} has no torch for its {settings.container.python}", (
             "take an image that has it, or name the Python that does: container.python=…"
         )
-    asked = requested_gpus_per_node(settings.resources)
-    if not asked or settings.runtime.device is DeviceKind.cpu or not (root / "dev/nvidiactl").exists():
-        return "", ""
-    if not cuda:
+    if on_gpus and not cuda:
         return f"torch {torch} in {image} is built without CUDA, and {asked} GPUs a node are asked for", (
             "take an image whose torch is built for the GPUs, or resources=cpu"
         )
-    if cuda.startswith("CUDA") and not _can_load("libcuda.so.1"):
+    if on_gpus and cuda.startswith("CUDA") and not _can_load("libcuda.so.1"):
         return f"{asked} GPUs a node are asked for, and none is usable in {image}: it has no libcuda.so.1", (
             "container.gpu=nvidia; under pyxis also container.env.NVIDIA_DRIVER_CAPABILITIES=compute,utility "
             "and container.env.NVIDIA_VISIBLE_DEVICES=all"
@@ -178,7 +176,7 @@ def explain_failed_start(image: str, python: Sequence[str], environ: Mapping[str
         said = (done.stderr or done.stdout).strip().splitlines()
         text = "; ".join(said[-3:]) or f"exit code {done.returncode}"
         hint = next((hint for mark, hint in _HINTS.items() if mark.lower() in text.lower()), "")
-        failed = f"{python[-1]} does not start in" if "python" in hint else f"{python[0]} does not start"
+        failed = f"{python[-1]} does not start in" if hint == _NAME_PYTHON else f"{python[0]} does not start"
         raise ContainerError(f"{failed} {image}: {text}", hint=hint)
     found = tuple(map(int, versions[-1]))
     if found < _OLDEST:

@@ -1,8 +1,7 @@
 """What kind of image is there, and its digest: of a file's content, or of a folder's listing.
 
 A large file is read once: its digest is remembered by inode, size and time of change. A folder's digest
-covers path, kind, mode, size, target and time of change of everything in it, not the content: a listing of
-20,000 files takes a third of a second, their content may take minutes.
+covers path, mode, size, target and time of change of all in it, not the content, which may take minutes.
 """
 
 from __future__ import annotations
@@ -17,16 +16,14 @@ from enum import StrEnum
 from pathlib import Path
 
 from hpckit.record.ownership import explain_unsafe_ownership, read_path_status
-from hpckit.record.store import read_json_object, write_json
+from hpckit.record.store import open_regular_file, read_json_object, write_json
 
 _CACHE = ".image-digests.json"
-_READ_BYTES = 4 * 1024 * 1024
 _MOST_KEPT = 200
 _SIF_ARCH = slice(45, 47)
 _SIF_MACHINES = {b"01": "386", b"02": "amd64", b"03": "arm", b"04": "arm64", b"06": "ppc64le"}
 """Of a SIF file's header (github.com/apptainer/sif)."""
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""By a machine's own name, what registries call it."""
 
 
 class ImageKind(StrEnum):
@@ -47,14 +44,11 @@ def read_stamp(image: Path) -> tuple[int, ...]:
 
 
 def read_kind_and_platform(image: Path) -> tuple[ImageKind | None, str]:
-    """Return the kind of an image, None if it is none; and what it is for. Raises OSError.
-
-    A SIF file says what it is for; other images count as for this machine.
-    """
+    """Return an image's kind, None if it is none, and its platform: ours, unless a SIF file says another."""
     if image.is_dir():
         is_root = any((image / name).is_dir() for name in ("usr", "bin"))
         return ImageKind.folder if is_root else None, name_platform()
-    with image.open("rb") as file:
+    with open_regular_file(image) as file:
         head = file.read(_SIF_ARCH.stop)
     kind = next((kind for kind, (at, magic) in _MAGIC.items() if head.startswith(magic, at)), None)
     machine = _SIF_MACHINES.get(head[_SIF_ARCH]) if kind is ImageKind.sif else None
@@ -69,22 +63,19 @@ def name_platform(machine: str = "") -> str:
 
 def compute_digest(image: Path) -> tuple[str, int]:
     """Return the digest of a file or folder, and its bytes; raises OSError."""
+    if not image.is_dir():
+        with open_regular_file(image) as file:
+            whole = hashlib.file_digest(file, "sha256")
+            return f"sha256:{whole.hexdigest()}", file.tell()
     digest, total = hashlib.sha256(), 0
-    if image.is_dir():
-        for line, size in _list_folder(str(image), ""):
-            digest.update(line)
-            total += size
-    else:
-        with image.open("rb") as file:
-            while chunk := file.read(_READ_BYTES):
-                digest.update(chunk)
-                total += len(chunk)
+    for line, size in _list_folder(str(image), ""):
+        digest.update(f"{json.dumps(line)}\n".encode())
+        total += size
     return f"sha256:{digest.hexdigest()}", total
 
 
-def find_digest(image: Path, output_dir: Path) -> tuple[str, int]:
+def find_digest(image: Path, stamp: tuple[int, ...], output_dir: Path) -> tuple[str, int]:
     """Return the digest of an image and its bytes, as `output_dir` remembers them; raises OSError."""
-    stamp = read_stamp(image)
     if not stamp:
         return compute_digest(image)
     cache = output_dir / _CACHE
@@ -99,20 +90,16 @@ def find_digest(image: Path, output_dir: Path) -> tuple[str, int]:
     return digest, size
 
 
-def _list_folder(folder: str, below: str) -> Iterator[tuple[bytes, int]]:
-    """Yield a line for each entry, in the order of their names, and its bytes."""
+def _list_folder(folder: str, below: str) -> Iterator[tuple[list[str | int], int]]:
+    """Yield what each entry is, in the order of their names, and its bytes."""
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         seen = entry.stat(follow_symlinks=False)
-        name, size = f"{below}{entry.name}", 0
-        told: list[str | int] = [int(seen.st_mtime)]
-        if entry.is_symlink():
-            told = [str(Path(entry.path).readlink())]
-        elif not entry.is_dir(follow_symlinks=False):
-            size = seen.st_size
-        line = json.dumps([name, stat.filemode(seen.st_mode), size, *told])
-        yield f"{line}\n".encode(errors="surrogateescape"), size
-        if entry.is_dir(follow_symlinks=False):
+        name, is_folder, is_link = f"{below}{entry.name}", stat.S_ISDIR(seen.st_mode), entry.is_symlink()
+        size = 0 if is_folder or is_link else seen.st_size
+        last = str(Path(entry.path).readlink()) if is_link else int(seen.st_mtime)
+        yield [name, stat.filemode(seen.st_mode), size, last], size
+        if is_folder:
             try:
                 yield from _list_folder(entry.path, f"{name}/")
             except PermissionError:  # such as /root of an image that root has unpacked
-                yield f"{json.dumps([name, 'closed'])}\n".encode(errors="surrogateescape"), 0
+                yield [name, "closed"], 0

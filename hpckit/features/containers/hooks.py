@@ -11,7 +11,7 @@ from typing import Any
 
 from hpckit.context import Context
 from hpckit.errors import ConfigError, ContainerError, SchedulerError
-from hpckit.features.containers.check import check_inside, explain_failed_start
+from hpckit.features.containers.check import check_container, explain_failed_start  # noqa: F401  # a hook
 from hpckit.features.containers.digests import compute_digest, find_digest, read_kind_and_platform, read_stamp
 from hpckit.features.containers.mounts import plan_mounts
 from hpckit.features.containers.runtimes import (
@@ -19,6 +19,7 @@ from hpckit.features.containers.runtimes import (
     RUNTIMES,
     build_program_environment,
     build_spec,
+    choose_gpu,
     choose_runtime,
     find_program,
     list_named_mounts,
@@ -26,7 +27,6 @@ from hpckit.features.containers.runtimes import (
 from hpckit.model.finding import Finding, build_error_finding, build_warning_finding
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.node_setup import (
-    ContainerCheck,
     ContainerGpu,
     ContainerInside,
     ContainerRuntime,
@@ -45,37 +45,28 @@ from hpckit.values import replace
 
 def find_container(*, settings: LaunchConfig, output_dir: Path, context: Context) -> FrozenContainer:
     """Return the image of a run as it is now; raises ConfigError."""
-    asked = settings.container
-    if not asked.image:
-        raise ConfigError(
-            f"container={asked.runtime} has no image",
-            hint="container.image=FILE (.sif, .sqsh), a folder, or a reference such as docker://NAME:TAG",
-        )
-    _refuse_bad_settings(settings)
-    list_named_mounts(settings)
     runtime = choose_runtime(settings, context.environ)
-    if "://" in asked.image:
+    _refuse_bad_settings(settings, runtime)
+    list_named_mounts(settings)
+    image, wanted = str(settings.container.image), settings.container.digest
+    if "://" in image:
         find = import_module("hpckit.features.containers.images").resolve_image
         suffix = ".sif" if runtime is ContainerRuntime.apptainer else ".sqsh"
-        file = Path(find(asked.image, suffix, settings.cluster, output_dir, context.environ).file)
+        file = Path(find(image, suffix, settings.cluster, output_dir, context.environ).file)
     else:  # not resolved: a node may reach the file by this path only
-        file = Path(os.path.normpath(context.cwd / Path(asked.image).expanduser()))
+        file = Path(os.path.normpath(context.cwd / Path(image).expanduser()))
     try:
         stamp, (_, platform) = read_stamp(file), read_kind_and_platform(file)
-        digest, size = find_digest(file, output_dir)
+        digest, size = find_digest(file, stamp, output_dir)
     except OSError as error:
-        raise ConfigError(
-            f"container.image={asked.image} cannot be read: {error.strerror}",
-            hint="name a file or folder that this machine and all nodes can read",
-        ) from error
-    if asked.digest not in {None, digest}:
-        raise ConfigError(
-            f"image {asked.image} is {digest}, and container.digest is {asked.digest}",
-            hint="use the image that has this digest, or leave container.digest out",
-        )
+        hint = "name a file or folder that this machine and all nodes can read"
+        raise ConfigError(f"container.image={image} cannot be read: {error.strerror}", hint=hint) from error
+    if wanted not in {None, digest}:
+        hint = "use the image that has this digest, or leave container.digest out"
+        raise ConfigError(f"image {image} is {digest}, and container.digest is {wanted}", hint=hint)
     return FrozenContainer(
         runtime=runtime,
-        image=asked.image,
+        image=image,
         digest=digest,
         platform=platform,
         file=str(file),
@@ -85,33 +76,25 @@ def find_container(*, settings: LaunchConfig, output_dir: Path, context: Context
 
 
 def find_problems(*, plan: LaunchPlan, run: RunSpec, context: Context) -> Iterator[Finding]:
-    """Yield what is wrong with the container of a run: an error if that is sure.
-
-    What this machine does not have, the nodes of a cluster may: a warning.
-    """
-    settings, container = run.settings, find_container_of_run(plan.containers, run.index)
+    """Yield what is wrong with the container of a run; what only nodes may have is a warning."""
+    container = find_container_of_run(plan.containers, run.index)
     if container is None:
         return
-    kind, runtime = read_kind_and_platform(Path(container.file))[0], container.runtime
+    file, runtime = Path(container.file), container.runtime
+    kind, _ = read_kind_and_platform(file)
     if kind not in (taken := RUNTIMES[runtime].images):
-        yield build_error_finding(
-            "container.image",
-            container.image,
-            f"{container.file} is {kind or 'no image'}, and container={runtime} takes {' or '.join(taken)}",
-            f"`hpckit image pull REFERENCE container={runtime}` makes what it takes; of an unpacked image "
-            "name the folder that has its /usr or /bin",
-        )
+        words = f"{file} is {kind or 'no image'}, and container={runtime} takes {' or '.join(taken)}"
+        hint = "`hpckit image pull` makes .sif and .sqsh files; of a folder, name that which has /usr or /bin"
+        yield build_error_finding("container.image", container.image, words, hint)
     try:
-        plan_mounts(_list_paths(plan, run, context), list_named_mounts(settings))
+        plan_mounts(_list_paths(plan, run, context), list_named_mounts(run.settings))
     except ConfigError as error:
         yield build_error_finding("container.mounts", container.image, error.message, error.hint)
     on_nodes = plan.cluster.kind is ClusterKind.slurm
+    build = build_warning_finding if on_nodes else build_error_finding
+    then = "; unless the nodes have it, runs fail there" if on_nodes else ""
     for key, value, missing, hint in _find_missing(run, container, context, on_nodes=on_nodes):
-        if on_nodes:
-            words = f"{missing}; unless the nodes have it, runs fail there"
-            yield build_warning_finding(key, value, words, hint)
-        else:
-            yield build_error_finding(key, value, missing, hint)
+        yield build(key, value, f"{missing}{then}", hint)
 
 
 def _list_paths(plan: LaunchPlan, run: RunSpec, context: Context) -> list[str]:
@@ -171,21 +154,11 @@ def start_agent(  # noqa: PLR0913  # the hook's form
     return [*RUNTIMES[container.runtime].build_words(spec), python, *words[1:]]
 
 
-def explain_agent_end(
-    *, launch: Launch, index: int, words: Sequence[str], environ: Mapping[str, str]
-) -> None:
+def explain_agent_end(*, launch: Launch, index: int, words: list[str], environ: Mapping[str, str]) -> None:
     """Raise ContainerError if the image's Python is missing or too old, or no container starts here."""
     container = launch.find_container(index)
     if container is not None and "-P" in words:
         explain_failed_start(container.image, words[: words.index("-P")], environ)
-
-
-def check_container(*, launch: Launch, index: int, settings: LaunchConfig) -> ContainerCheck | None:
-    """Return what an agent finds in its container; None if it is in none."""
-    container = launch.find_container(index)
-    if container is None or settings.container.inside is ContainerInside.command:
-        return None
-    return check_inside(launch, container.image, settings)
 
 
 def plan_step(
@@ -198,17 +171,15 @@ def plan_step(
 ) -> ContainerStep | None:
     """Return how srun starts the run's agents in containers; None if not srun but the doorway does."""
     container = launch.find_container(index)
-    is_inside = settings.container.inside is ContainerInside.agents
-    if container is None or container.runtime is not ContainerRuntime.pyxis or not is_inside:
+    if container is None or container.runtime is not ContainerRuntime.pyxis:
         return None
     with suppress(ContainerError):  # what is wrong is said by each node's doorway, which starts instead
         check_image(container)
         variables = {"PYTHONPATH": str(launch.paths.hpckit_zip)}
-        spec = build_spec(launch, index, settings, config, container, {**environ, **variables})
-        if spec.gpu is ContainerGpu.nvidia:  # enroot's hook gives no GPU without these
+        if choose_gpu(settings) is ContainerGpu.nvidia:  # enroot's hook gives no GPU without these
             visible = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
             variables |= {name: value for name, value in visible.items() if name not in environ}
-            spec = replace(spec, variables=tuple(sorted({*spec.variables, *variables})))
+        spec = build_spec(launch, index, settings, config, container, {**environ, **variables})
         options = tuple(RUNTIMES[container.runtime].build_words(spec))
         return ContainerStep(options=options, python=settings.container.python, variables=variables)
     return None
@@ -232,6 +203,7 @@ def wrap_command(
     ours = {name for name in environ if name.startswith(OF_RANKS) or name in named} - {"PATH"}
     passed = build_program_environment(environ) | {name: environ[name] for name in ours}
     if container.runtime is ContainerRuntime.apptainer:
+        # It passes on all variables but these two.
         told = ours | {name for name in ("PATH", "LD_LIBRARY_PATH") if name in settings.container.env}
         tool = "APPTAINER" if Path(spec.program).name.startswith("apptainer") else "SINGULARITY"
         passed |= {f"{tool}ENV_{name}": environ[name] for name in told}  # they win over the image's own
@@ -250,29 +222,24 @@ def check_image(container: FrozenContainer) -> None:
             return
         digest, _ = compute_digest(file)
     except OSError as error:
-        raise ContainerError(
-            f"image {container.file} cannot be read here: {error.strerror}",
-            hint="keep images on a file system that all nodes see",
-        ) from error
+        hint = "keep images on a file system that all nodes see"
+        raise ContainerError(f"image {file} cannot be read here: {error.strerror}", hint=hint) from error
     if digest != container.digest:
-        raise ContainerError(
-            f"image {container.file} is {digest} now; the launch was frozen with {container.digest}",
-            hint="launch again, or keep images by digest (cluster.image_dir)",
-        )
+        changed = f"image {file} is {digest} now; the launch was frozen with {container.digest}"
+        raise ContainerError(changed, hint="launch again, or keep images by digest (cluster.image_dir)")
 
 
-def _refuse_bad_settings(settings: LaunchConfig) -> None:
+def _refuse_bad_settings(settings: LaunchConfig, runtime: ContainerRuntime) -> None:
     asked = settings.container
-    if asked.inside is ContainerInside.command and settings.command is None:
-        raise ConfigError(
-            "container.inside=command is for runs with a command, and this one has an entry_point",
-            hint="leave container.inside out: the image then needs Python 3.11",
-        )
-    if asked.runtime is ContainerRuntime.pyxis and (
-        settings.cluster.kind is not ClusterKind.slurm
-        or do_runs_share_jobs(settings)
-        or asked.inside is ContainerInside.command
-    ):
+    for_command = asked.inside is ContainerInside.command
+    has_own_srun = settings.cluster.kind is ClusterKind.slurm and not do_runs_share_jobs(settings)
+    if not asked.image:
+        hint = "container.image=FILE (.sif, .sqsh), a folder, or a reference such as docker://NAME:TAG"
+        raise ConfigError(f"container={runtime} has no image", hint=hint)
+    if for_command and settings.command is None:
+        message = "container.inside=command is for runs with a command, and this one has an entry_point"
+        raise ConfigError(message, hint="leave container.inside out: the image then needs Python 3.11")
+    if runtime is ContainerRuntime.pyxis and (for_command or not has_own_srun):
         raise ConfigError(
             "container=pyxis is an option of srun: it cannot be used on this machine, for runs that share "
             "jobs, or with container.inside=command",
@@ -280,7 +247,5 @@ def _refuse_bad_settings(settings: LaunchConfig) -> None:
         )
     secret = next((name for name, value in asked.env.items() if is_secret_variable(name, value)), None)
     if secret is not None:
-        raise ConfigError(
-            f"container.env.{secret} looks like a secret, and the record shows container.env",
-            hint=f"name it in env, whose secrets are kept apart: env.{secret}=…",
-        )
+        message = f"container.env.{secret} looks like a secret, and the record shows container.env"
+        raise ConfigError(message, hint=f"name it in env, whose secrets are kept apart: env.{secret}=…")

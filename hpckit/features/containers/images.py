@@ -25,10 +25,7 @@ from hpckit.values import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulledImage:
-    """An image in a file, as its record says; `sha256` is the file's, `digest` the registry's.
-
-    `partition` is where its job ran, if it was pulled by one.
-    """
+    """An image as its record says: `sha256` is the file's, `digest` the registry's, `partition` a job's."""
 
     file: str
     reference: str
@@ -57,10 +54,8 @@ def find_image_folder(cluster: Cluster, output_dir: Path, environ: Mapping[str, 
         return output_dir / "images"
     text = string.Template(cluster.image_dir).safe_substitute(environ)
     if not text.startswith(("/", "~/")) or "$" in text:
-        raise UsageError(
-            f"cluster.image_dir={cluster.image_dir} is {text}, which is no absolute path",
-            hint="for example: cluster.image_dir=/shared/$USER/images",
-        )
+        message = f"cluster.image_dir={cluster.image_dir} is {text}, which is no absolute path"
+        raise UsageError(message, hint="for example: cluster.image_dir=/shared/$USER/images")
     return Path(text).expanduser()
 
 
@@ -102,22 +97,14 @@ def check_trusted_file(path: Path) -> None:
 def resolve_image(
     image: str, suffix: str, cluster: Cluster, output_dir: Path, environ: Mapping[str, str]
 ) -> PulledImage:
-    """Return the newest pulled file of a reference; raises NotFoundError if there is none, UsageError.
-
-    One for this platform and with this suffix is preferred.
-    """
+    """Return a reference's newest pulled file, if possible of this platform and suffix; raises UsageError."""
     reference = parse_image_reference(image)
     folder = find_image_folder(cluster, output_dir, environ)
-    of_it = [
-        one
-        for one in list_images(folder)
-        if one.reference == str(reference) or (reference.digest and one.digest == reference.digest)
-    ]
+    wanted = {str(reference), reference.digest}
+    of_it = [one for one in list_images(folder) if {one.reference, one.digest} & wanted]
     if not of_it:
-        raise NotFoundError(
-            f"{image} is not in {folder}",
-            hint=f"pull it once: hpckit image pull {image}, with the cluster=… of the launch",
-        )
+        hint = f"pull it once: hpckit image pull {image}, with the cluster=… of the launch"
+        raise NotFoundError(f"{image} is not in {folder}", hint=hint)
     return min(of_it, key=lambda one: (one.platform != name_platform(), not one.file.endswith(suffix)))
 
 

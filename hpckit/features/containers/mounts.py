@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 
 from hpckit.errors import ConfigError
 from hpckit.values import dataclass
-
-_MODES = {"ro", "rw"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -23,14 +22,12 @@ class Mount:
 def parse_mount(text: str, key: str) -> Mount:
     """Return the mount that `SRC[:DST[:ro|rw]]` means; raises ConfigError."""
     source, *more = text.split(":")
-    mode = more.pop() if more and more[-1] in _MODES else "rw"
+    mode = more.pop() if more and more[-1] in {"ro", "rw"} else "rw"
     target = more.pop() if more else source
     absolute = source.startswith("/") and target.startswith("/")
     if more or not absolute or not os.path.normpath(target).strip("/") or "," in text:
-        raise ConfigError(
-            f"{key} has {text!r}; a mount is SRC[:DST[:ro|rw]], two absolute paths without : and ,",
-            hint="DST is SRC if it is left out, and not /",
-        )
+        message = f"{key} has {text!r}; a mount is SRC[:DST[:ro|rw]], two absolute paths without : and ,"
+        raise ConfigError(message, hint="DST is SRC if it is left out, and not /")
     return Mount(source=os.path.normpath(source), target=os.path.normpath(target), read_only=mode == "ro")
 
 
@@ -44,10 +41,8 @@ def plan_mounts(needed: Iterable[str], named: Sequence[Mount]) -> list[Mount]:
     for path in needed:
         for target in (path, os.path.realpath(path)):
             if "," in target or ":" in target:
-                raise ConfigError(
-                    f"a container cannot have {target}: the path has a comma or a colon",
-                    hint="use another folder, or name a link to it",
-                )
+                message = f"a container cannot have {target}: the path has a comma or a colon"
+                raise ConfigError(message, hint="use another folder, or name a link to it")
             ours[target] = Mount(source=os.path.realpath(path), target=target)
     theirs = {mount.target: mount for mount in named}
     planned: list[Mount] = []
@@ -59,9 +54,7 @@ def plan_mounts(needed: Iterable[str], named: Sequence[Mount]) -> list[Mount]:
 
 def _holds(above: Mount, mount: Mount) -> bool:
     """Return whether a mount shows what another one would show, at the same place."""
-    if above.read_only != mount.read_only:
+    target = PurePath(mount.target)
+    if above.read_only != mount.read_only or not target.is_relative_to(above.target):
         return False
-    inside = os.path.relpath(mount.target, above.target)
-    if inside == os.pardir or inside.startswith(f"{os.pardir}/"):
-        return False
-    return os.path.normpath(os.path.join(above.source, inside)) == mount.source  # noqa: PTH118
+    return str(above.source / target.relative_to(above.target)) == mount.source

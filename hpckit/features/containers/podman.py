@@ -8,7 +8,7 @@ from hpckit.model.node_setup import ContainerGpu
 
 
 def build_words(spec: ContainerSpec) -> list[str]:
-    """Podman without root, and podman-hpc: a container as open as those of other runtimes."""
+    """Return the words of a container that is as open as those of other runtimes."""
     gpu = {
         ContainerGpu.nvidia: ["--device=nvidia.com/gpu=all"],
         ContainerGpu.rocm: ["--device=/dev/kfd", "--device=/dev/dri"],

@@ -1,7 +1,6 @@
 """Pulls an image into a file, here or by a job on a node of another platform.
 
-`hpckit image pull` calls it before a launch; a rank never does. Whatever ends it, a file has its name
-only when it is whole.
+A rank never does. Whatever ends it, a file has its name only when it is whole.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from hpckit.context import Context
@@ -22,7 +22,8 @@ from hpckit.errors import HeldError, RunError, SchedulerError, UsageError
 from hpckit.features.containers.digests import name_platform
 from hpckit.features.containers.images import PulledImage, check_trusted_file, list_images
 from hpckit.features.containers.registry import HUB, ImageReference, resolve_digest
-from hpckit.features.containers.runtimes import RUNTIMES, find_first_program
+from hpckit.features.containers.runtimes import find_first_program, find_named_runtime, list_programs
+from hpckit.model.failure import SHELL_SIGNAL
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.node_setup import ContainerRuntime
 from hpckit.model.plain import to_plain
@@ -34,18 +35,11 @@ from hpckit.runtime.left_behind import become_subreaper, die_with_parent, end_or
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.values import dataclass
 
-_APPTAINERS = RUNTIMES[ContainerRuntime.apptainer].programs
-_PROGRAMS: Mapping[ContainerRuntime, tuple[str, ...]] = {
-    ContainerRuntime.apptainer: _APPTAINERS,
-    ContainerRuntime.pyxis: ("enroot",),
-    ContainerRuntime.auto: (*_APPTAINERS, "enroot"),
-}
 _BOUNDED = "-mem 1G -processors 4"
 """For mksquashfs, which otherwise takes all cores and a quarter of the memory of a login node."""
 _ON_NODE = 'uname -m >"$1"; exec >"$1.out" 2>&1; shift; exec env "$@"'
 _JOB_MIN, _PATIENCE = 120, timedelta(days=2)
 _LOOK_S, _LEAVE_S = 1.0, 5.0
-_SHELL_SIGNAL = 128
 _SHOWN_LINES, _SHOWN_DIGEST = 6, len("sha256:") + 16
 
 
@@ -86,25 +80,21 @@ class PullOrder:
 
 def choose_program(settings: LaunchConfig, environ: Mapping[str, str], *, on_node: bool) -> str:
     """Return the program that makes image files for the runtime of these settings; raises UsageError."""
-    cluster, auto = settings.cluster, ContainerRuntime.auto
-    named = (settings.container.runtime, cluster.container_runtime)
-    wanted = next((one for one in named if one not in {auto, ContainerRuntime.none}), auto)
-    if wanted not in _PROGRAMS:
-        raise UsageError(
-            f"image pull makes files for apptainer and pyxis, not for {wanted}",
-            hint=f"make a folder or a .sqsh with the tools of {wanted}, and name it in container.image",
-        )
-    names = _PROGRAMS[wanted]
-    if cluster.container_bin and wanted is not ContainerRuntime.pyxis:
-        names = (cluster.container_bin,)
+    wanted, cluster = find_named_runtime(settings), settings.cluster
+    apptainers = list_programs(ContainerRuntime.apptainer, cluster)
+    names = {
+        ContainerRuntime.apptainer: apptainers,
+        ContainerRuntime.pyxis: ["enroot"],
+        ContainerRuntime.auto: apptainers if cluster.container_bin else [*apptainers, "enroot"],
+    }.get(wanted)
+    if names is None:
+        hint = f"make a folder or a .sqsh with the tools of {wanted}, and name it in container.image"
+        raise UsageError(f"image pull makes files for apptainer and pyxis, not for {wanted}", hint=hint)
     if on_node:
         return names[0]
-    program = find_first_program(names, environ)
-    if program is None:
-        raise UsageError(
-            f"there is no {' or '.join(names)} on this machine to pull with",
-            hint="load its module, set cluster.container_bin, or pull by a job: --on PARTITION",
-        )
+    if (program := find_first_program(names, environ)) is None:
+        hint = "load its module, set cluster.container_bin, or pull by a job: --on PARTITION"
+        raise UsageError(f"there is no {' or '.join(names)} on this machine to pull with", hint=hint)
     return program
 
 
@@ -114,20 +104,19 @@ def pull_image(order: PullOrder, context: Context) -> tuple[PulledImage, bool]:
     Raises UsageError, RunError if the program fails, SchedulerError if Slurm does.
     """
     if "HPCKIT_RANK" in context.environ:
-        raise UsageError(
-            "image pull runs in a rank of a run, and each rank would pull",
-            hint="pull once, before the launch",
-        )
+        raise UsageError("image pull is in a rank, and each would pull", hint="pull once, before the launch")
     reference, folder = order.reference, order.folder
     try:
         make_private_folder(folder)
     except OSError as error:
         raise UsageError(f"cannot make {folder}: {error.strerror}", hint="set cluster.image_dir") from error
-    digest = resolve_digest(reference, context.environ, plain_http=order.plain_http)
+    ask_registry = partial(resolve_digest, reference, context.environ, plain_http=order.plain_http)
+    digest = ask_registry()
     text = f"{reference} {order.suffix} {order.partition}"
     key = f".{reference.slugify()}.{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     lock = folder / f"{key}.lock-{os.getuid()}"
-    with _leave_on_signals(), _wait_for_lock(lock, f"is pulling {reference}", context):
+    with _leave_on_signals(), ExitStack() as held:
+        _wait_for_lock(held, lock, f"is pulling {reference}", context)
         if (known := _find_pulled(order, digest)) is not None:
             return known, False
         _remove_partial(folder, key)  # of pulls that were killed
@@ -136,9 +125,7 @@ def pull_image(order: PullOrder, context: Context) -> tuple[PulledImage, bool]:
         try:
             target = scratch / f"image{order.suffix}"
             platform = _run_tool(order, target, digest, context)
-            if order.is_enroot and digest != resolve_digest(
-                reference, context.environ, plain_http=order.plain_http
-            ):
+            if order.is_enroot and ask_registry() != digest:
                 raise RunError(f"{reference} moved while it was pulled", hint="pull it again")
             if (known := _find_pulled(order, digest, platform)) is not None:
                 return known, False  # pulled elsewhere: runs that have it are not to lose it
@@ -165,7 +152,7 @@ def _leave_on_signals() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
-            signal.signal(number, lambda number, _: sys.exit(_SHELL_SIGNAL + number))
+            signal.signal(number, lambda number, _: sys.exit(SHELL_SIGNAL + number))
     try:
         yield
     finally:
@@ -173,20 +160,16 @@ def _leave_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def _wait_for_lock(path: Path, what: str, context: Context) -> Iterator[None]:
+def _wait_for_lock(held: ExitStack, path: Path, what: str, context: Context) -> None:
     told = False
-    with ExitStack() as held:
-        while True:
-            try:
-                held.enter_context(hold_lock(path, at=context.now(), what=what, passing=True))
-                break
-            except HeldError as error:
-                if not told:
-                    context.note(f"{error.message}; waiting for it")
-                told = True
-                context.sleep(_LOOK_S)
-        yield
+    while True:
+        try:
+            return held.enter_context(hold_lock(path, at=context.now(), what=what, passing=True))
+        except HeldError as error:
+            if not told:
+                context.note(f"{error.message}; waiting for it")
+            told = True
+            context.sleep(_LOOK_S)
 
 
 def _remove_partial(folder: Path, key: str) -> None:
@@ -224,9 +207,7 @@ def _run_tool(order: PullOrder, target: Path, digest: str | None, context: Conte
         )
         printed, _ = process.communicate()
     except OSError as error:
-        raise UsageError(
-            f"{order.program} cannot be run: {error}", hint="set cluster.container_bin"
-        ) from error
+        raise UsageError(f"cannot run {order.program}: {error}", hint="set cluster.container_bin") from error
     finally:
         end_orphans(grace_s=_LEAVE_S)
     if process.returncode != 0 or not target.exists():
@@ -257,10 +238,8 @@ def _run_tool_on_node(order: PullOrder, target: Path, words: Sequence[str], cont
             commands.run("scancel", f"--name={job}")
         raise
     if not target.exists():
-        raise RunError(
-            f"the job in {order.partition} ended, and its image is not seen here",
-            hint="set cluster.image_dir to a folder on a file system that nodes see",
-        )
+        hint = "set cluster.image_dir to a folder on a file system that nodes see"
+        raise RunError(f"the job in {order.partition} ended, and its image is not seen here", hint=hint)
     return name_platform(told.read_text().strip())
 
 

@@ -7,10 +7,7 @@ from hpckit.features.containers.spec import ContainerSpec, Runtime
 
 
 def build_words(spec: ContainerSpec) -> list[str]:
-    """Options of srun, whose plugin pyxis makes each task of the step a container's.
-
-    A later step with the same name does not unpack the image again.
-    """
+    """Return options of srun; a later step of the same name does not unpack the image again."""
     return [
         f"--container-image={spec.image}",
         f"--container-name={spec.name}",

@@ -36,6 +36,7 @@ _TYPES = (
 )
 _DIGEST = lazy_pattern(r"sha256:[0-9a-f]{64}")
 _CHALLENGE = lazy_pattern(r'(\w+)="([^"]*)"')
+_LOG_IN = "to log in: `docker login`, `apptainer registry login`"
 _PATIENCE_S = 30.0
 _MOST_BYTES = 4 * 2**20
 """The most that a registry may take for a manifest."""
@@ -75,8 +76,7 @@ def parse_image_reference(text: str) -> ImageReference:
         raise UsageError(
             f"{text!r} is not a reference of an image: docker://, oras:// or library:// with "
             "[HOST/]NAME[:TAG] or [HOST/]NAME@sha256:DIGEST is allowed",
-            hint="for example: docker://nvcr.io/nvidia/pytorch:25.01-py3; for a login use `docker login` "
-            "or `apptainer registry login`",
+            hint=f"for example: docker://nvcr.io/nvidia/pytorch:25.01-py3; {_LOG_IN}",
         )
     scheme, name, digest = found["scheme"], found["name"], found["digest"]
     registry = ""
@@ -84,10 +84,8 @@ def parse_image_reference(text: str) -> ImageReference:
         first, _, rest = name.partition("/")
         registry, name = (first, rest) if rest and _HOST.fullmatch(first) else (HUB, name)
         if name != name.lower():
-            raise UsageError(
-                f"{text} has capitals in {name}, and registries know names in small letters only",
-                hint=f"take what its page shows, which may be {text.replace(name, name.lower(), 1)}",
-            )
+            hint = f"take what its page shows, which may be {text.replace(name, name.lower(), 1)}"
+            raise UsageError(f"{text} has capitals in {name}, and registries know no such names", hint=hint)
         name = f"library/{name}" if registry == HUB and "/" not in name else name
     return ImageReference(
         scheme=scheme, registry=registry, name=name, tag=found["tag"] or "latest", digest=digest
@@ -106,9 +104,9 @@ def resolve_digest(
     host = _HUB_HOST if reference.registry == HUB else reference.registry
     url = f"{'http' if plain_http else 'https'}://{host}/v2/{reference.name}/manifests/{reference.tag}"
     login = _find_login(reference.registry, environ)
-    hint = "look at the name and the network, and log in with `docker login` or `apptainer registry login`"
+    hint = f"look at the name and the network; {_LOG_IN}"
     try:
-        answer, body = _ask_with_login("HEAD", url, login)
+        answer, _ = _ask_with_login("HEAD", url, login)
         digest = answer.headers.get("Docker-Content-Digest", "")
         if not _DIGEST.fullmatch(digest):
             _, body = _ask_with_login("GET", url, login)
@@ -116,16 +114,14 @@ def resolve_digest(
     except urllib.error.HTTPError as error:
         if plain_http and error.code == _BAD_REQUEST:
             hint = "does it speak HTTPS? then leave out --plain-http"
-        raise UsageError(
-            f"{reference.registry} refuses {reference}: {error.code} {error.reason}", hint=hint
-        ) from None
+        told = f"{reference.registry} refuses {reference}: {error.code} {error.reason}"
+        raise UsageError(told, hint=hint) from None
     except (OSError, ValueError, HTTPException) as error:
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLError) and not isinstance(reason, ssl.SSLCertVerificationError):
             hint = "does it speak HTTP, without TLS? for a registry of your own: --plain-http"
-        raise RunError(
-            f"{reference.registry} does not answer about {reference}: {reason}", hint=hint
-        ) from None
+        told = f"{reference.registry} does not answer about {reference}: {reason}"
+        raise RunError(told, hint=hint) from None
     return digest
 
 
@@ -137,19 +133,17 @@ def _ask_with_login(method: str, url: str, login: str | None) -> tuple[HTTPRespo
         if error.code != _UNAUTHORIZED:
             raise
         wanted = error.headers.get("WWW-Authenticate", "")
-    kind, _, rest = wanted.partition(" ")
-    asked = dict(_CHALLENGE.findall(rest))
-    basic = {"Authorization": f"Basic {login}"} if login else {}
-    if kind.lower() != "bearer":
-        return _ask(method, url, {"Accept": _TYPES, **basic})
-    realm = asked.get("realm", "")
-    if urlsplit(realm).scheme not in ("https", urlsplit(url).scheme):
-        raise ValueError(f"it sends logins to {realm!r}, which is not https")
-    query = urlencode({key: asked[key] for key in ("service", "scope") if key in asked})
-    _, body = _ask("GET", f"{realm}?{query}", basic)
-    given = json.loads(body)
-    token = given.get("token") or given.get("access_token") if isinstance(given, dict) else None
-    return _ask(method, url, {"Accept": _TYPES, "Authorization": f"Bearer {token}"})
+    asked = dict(_CHALLENGE.findall(wanted))
+    proof = {"Authorization": f"Basic {login}"} if login else {}
+    if wanted.lower().startswith("bearer "):
+        realm = asked.get("realm", "")
+        if urlsplit(realm).scheme not in ("https", urlsplit(url).scheme):
+            raise ValueError(f"it sends logins to {realm!r}, which is not https")
+        query = urlencode({key: asked[key] for key in ("service", "scope") if key in asked})
+        given = json.loads(_ask("GET", f"{realm}?{query}", proof)[1])
+        token = given.get("token") or given.get("access_token") if isinstance(given, dict) else None
+        proof = {"Authorization": f"Bearer {token}"}
+    return _ask(method, url, {"Accept": _TYPES, **proof})
 
 
 def _ask(method: str, url: str, headers: Mapping[str, str]) -> tuple[HTTPResponse, bytes]:

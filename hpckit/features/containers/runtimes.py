@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -36,23 +36,20 @@ _OF_PROGRAMS = ("APPTAINER_", "SINGULARITY_", "CH_", "XDG_", "CONTAINERS_")
 
 
 def find_program(runtime: ContainerRuntime, cluster: Cluster, environ: Mapping[str, str]) -> str:
-    """Return the path of the program that starts containers here; raises ContainerError if it is not here.
-
-    One that the site names is that of its runtime only.
-    """
+    """Return the path of the program that starts containers here; raises ContainerError if it is not here."""
     if runtime is ContainerRuntime.pyxis:
         return "srun"
-    fits = cluster.container_runtime in {ContainerRuntime.none, ContainerRuntime.auto, runtime}
-    named = cluster.container_bin if fits else None
-    names = (named,) if named else RUNTIMES[runtime].programs
-    found = find_first_program(names, environ)
-    if found is None:
-        wanted = named or f"{' or '.join(names)} in PATH"
-        raise ContainerError(
-            f"there is no {wanted} here",
-            hint="name the program (cluster.container_bin=PATH), or what provides it (cluster.modules)",
-        )
+    names = list_programs(runtime, cluster)
+    if (found := find_first_program(names, environ)) is None:
+        hint = "name the program (cluster.container_bin=PATH), or what has it in PATH (cluster.modules)"
+        raise ContainerError(f"there is no {' or '.join(names)} here", hint=hint)
     return found
+
+
+def list_programs(runtime: ContainerRuntime, cluster: Cluster) -> Sequence[str]:
+    """Return the programs of a runtime; one that the site names is that of its runtime only."""
+    is_its = cluster.container_runtime in {ContainerRuntime.none, ContainerRuntime.auto, runtime}
+    return [cluster.container_bin] if cluster.container_bin and is_its else RUNTIMES[runtime].programs
 
 
 def find_first_program(names: Iterable[str], environ: Mapping[str, str]) -> str | None:
@@ -61,24 +58,25 @@ def find_first_program(names: Iterable[str], environ: Mapping[str, str]) -> str 
     return next(filter(None, (shutil.which(name, path=path) for name in names)), None)
 
 
+def find_named_runtime(settings: LaunchConfig) -> ContainerRuntime:
+    """Return the runtime that a run, or else its cluster, names; `auto` if neither does."""
+    named = (settings.container.runtime, settings.cluster.container_runtime)
+    return next((runtime for runtime in named if runtime in RUNTIMES), ContainerRuntime.auto)
+
+
 def choose_runtime(settings: LaunchConfig, environ: Mapping[str, str]) -> ContainerRuntime:
     """Return what `container.runtime` means, here if it is `auto`; raises ConfigError."""
-    cluster, runtime = settings.cluster, settings.container.runtime
-    if runtime is ContainerRuntime.auto:
-        runtime = cluster.container_runtime
-    if runtime not in {ContainerRuntime.none, ContainerRuntime.auto}:
-        return runtime
-    named = cluster.container_bin or ""
+    named = find_named_runtime(settings)
+    if named in RUNTIMES:
+        return named
+    program = settings.cluster.container_bin
     programs = {name: kind for kind, known in RUNTIMES.items() for name in known.programs}
-    known = programs.get(Path(named).name) if named else None
-    found = find_first_program([named] if known else [] if named else programs, environ)
+    wanted = [program] if program else programs
+    found = find_first_program((name for name in wanted if Path(name).name in programs), environ)
     if found is not None:
-        return known or programs[Path(found).name]
-    raise ConfigError(
-        f"container=auto finds none of {', '.join(programs)} in PATH here",
-        hint="name what the nodes have: cluster.container_runtime=…, or container=apptainer; or its program: "
-        "cluster.container_bin=PATH",
-    )
+        return programs[Path(found).name]
+    hint = "name what nodes have: container=apptainer, cluster.container_runtime=…, cluster.container_bin=…"
+    raise ConfigError(f"container=auto finds none of {', '.join(programs)} in PATH here", hint=hint)
 
 
 def build_spec(
@@ -90,7 +88,6 @@ def build_spec(
     environ: Mapping[str, str],
 ) -> ContainerSpec:
     """Return the container of a run on this node; raises ContainerError."""
-    program = find_program(container.runtime, settings.cluster, environ)
     needed = _list_needed(launch, index, settings, config, environ)
     try:
         mounts = tuple(plan_mounts(needed, list_named_mounts(settings)))
@@ -98,12 +95,12 @@ def build_spec(
         raise ContainerError(error.message, hint=error.hint) from error
     digest = container.digest.removeprefix("sha256:")
     return ContainerSpec(
-        program=program,
+        program=find_program(container.runtime, settings.cluster, environ),
         image=container.file,
         name=f"hpckit_{digest[:12]}_{environ.get('SLURM_JOB_ID', launch.id)}",
         mounts=mounts,
         variables=tuple(sorted(_select_variables(environ))),
-        gpu=_choose_gpu(settings),
+        gpu=choose_gpu(settings),
         home=settings.container.home,
         by_root=os.geteuid() == 0,
         options=tuple(settings.container.options),
@@ -111,10 +108,7 @@ def build_spec(
 
 
 def _select_variables(environ: Mapping[str, str]) -> set[str]:
-    """Return what passes from outside: Slurm's variables, those of GPUs and networks, and the user's name.
-
-    What else there is speaks of the host's own programs. It can be named in `container.env`.
-    """
+    """Return what passes from outside; what else there is speaks of the host's own programs."""
     named = _PASSED_TOO & environ.keys()
     return named | {name for name in environ if name.startswith(_PASSED) or name.lower() in _PROXIES}
 
@@ -153,12 +147,11 @@ def _list_needed(
     return [str(path) for path in map(Path, map(str, named)) if path.is_absolute() and path.exists()]
 
 
-def _choose_gpu(settings: LaunchConfig) -> ContainerGpu:
-    asked = settings.container.gpu
-    if asked is not ContainerGpu.auto:
-        return asked
-    if requested_gpus_per_node(settings.resources) == 0:
-        return ContainerGpu.none
-    if Path("/dev/nvidiactl").exists():
-        return ContainerGpu.nvidia
-    return ContainerGpu.rocm if Path("/dev/kfd").exists() else ContainerGpu.none
+def choose_gpu(settings: LaunchConfig) -> ContainerGpu:
+    """Return whose GPUs containers of this node see."""
+    if settings.container.gpu is not ContainerGpu.auto:
+        return settings.container.gpu
+    devices = {ContainerGpu.nvidia: "/dev/nvidiactl", ContainerGpu.rocm: "/dev/kfd"}
+    asked = requested_gpus_per_node(settings.resources) != 0
+    there = (kind for kind, device in devices.items() if asked and Path(device).exists())
+    return next(there, ContainerGpu.none)

@@ -1,8 +1,4 @@
-"""One container, and the protocol of what starts one.
-
-Each runtime has a file of its own name here, with its `RUNTIME`: the words that start a container are made by
-a pure function.
-"""
+"""One container, and what starts one: each runtime has a file of its name here, with its `RUNTIME`."""
 
 from __future__ import annotations
 
@@ -40,7 +36,7 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """What starts containers: one of `programs`, from `images`, by words that `build_words` returns."""
+    """What starts containers: one of `programs`, from `images`, by words of the pure `build_words`."""
 
     programs: tuple[str, ...]
     images: tuple[ImageKind, ...]

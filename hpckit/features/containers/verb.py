@@ -41,8 +41,8 @@ _NAMES = {"pull": (1, 1, "one reference"), "ls": (0, 0, "no name"), "rm": (1, sy
 """By action: how many references or names it takes."""
 _OPTIONS = {"on": "pull", "plain_http": "pull", "yes": "rm", "dry_run": "rm"}
 _SHORT = len("sha256:") + 12
-_Uses = Mapping[str, Sequence[Path]]
-"""The launches that use an image, by its file."""
+_Uses = Mapping[PulledImage, Sequence[Path]]
+"""Images, each with the launches that use it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,10 +74,8 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     named = [word for word in arguments.overrides if "=" not in word and not word.startswith("~")]
     least, most, what = _NAMES[arguments.action]
     if not least <= len(named) <= most:
-        raise UsageError(
-            f"image {arguments.action} takes {what}, not {' '.join(named) or 'none'}",
-            hint="hpckit image pull docker://NAME:TAG; `hpckit image ls` shows the names for rm",
-        )
+        hint = "hpckit image pull docker://NAME:TAG; `hpckit image ls` shows the names for rm"
+        raise UsageError(f"image {arguments.action} takes {what}, not {' '.join(named) or 'none'}", hint=hint)
     arguments.overrides = [word for word in arguments.overrides if word not in named]
     # Imports Hydra, which --help does not need.
     compose = import_module("hpckit.operations.environment").compose_settings_of_single_run
@@ -101,51 +99,48 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
     if named:
         images = find_named_images(named, images)
     uses = _find_uses(images, output)
-    removed = _remove(images, uses, arguments, context) if named else None
+    removed = _remove(uses, arguments, context) if named else None
     if arguments.json:
-        context.say_json(_to_json(folder, images, uses, removed=removed))
+        context.say_json(_to_json(folder, uses, removed=removed))
     elif not named:
         empty = f"no images in {folder}; `hpckit image pull docker://NAME:TAG` pulls one"
-        show_page([_build_table(images, uses) if images else empty], context)
+        show_page([_build_table(uses) if images else empty], context)
     return 0
 
 
 def _pull(order: PullOrder, arguments: argparse.Namespace, context: Context) -> None:
     image, new = pull_image(order, context)
-    folder = order.folder
     if arguments.json:
-        context.say_json(_to_json(folder, [image], {}, new=new))
+        context.say_json(_to_json(order.folder, {image: ()}, new=new))
     else:
         context.say(f"{image.file} ({image.digest}, {image.platform}, {format_byte_size(image.bytes)})")
         context.note("pulled" if new else "it was there already: nothing was pulled")
 
 
-def _find_uses(images: Sequence[PulledImage], output: Path) -> dict[str, list[Path]]:
+def _find_uses(images: Sequence[PulledImage], output: Path) -> _Uses:
     """Return the launches that name each image by its file or digest, newest first."""
-    uses: dict[str, list[Path]] = {image.file: [] for image in images}
+    uses: dict[PulledImage, list[Path]] = {image: [] for image in images}
     for launch in list_own_launches(output) if images else ():
         known = read_json_object(LaunchPaths(launch).launch).get("containers")
         texts = {text for _, text in iterate_config_strings(known)}
         for image in images:
             if texts & {image.file, image.digest, f"sha256:{image.sha256}"}:
-                uses[image.file].append(launch)
+                uses[image].append(launch)
     return uses
 
 
-def _remove(
-    images: Sequence[PulledImage], uses: _Uses, arguments: argparse.Namespace, context: Context
-) -> bool:
+def _remove(uses: _Uses, arguments: argparse.Namespace, context: Context) -> bool:
     """Show, ask and remove; return whether they were removed. Raises UsageError if one is needed."""
-    for image in images:
-        if reason := next(_explain_needs(uses[image.file], context), None):
+    for image, launches in uses.items():
+        if reason := next(_explain_needs(launches, context), None):
             hint = "wait for it, or cancel it; nothing was removed"
             raise UsageError(f"{image.name} is used: {reason}", hint=hint)
     if not arguments.json:
-        show_page([_build_table(images, uses)], context)
-    what = f"{format_count(len(images), 'image')}, {format_byte_size(sum(image.bytes for image in images))}"
+        show_page([_build_table(uses)], context)
+    what = f"{format_count(len(uses), 'image')}, {format_byte_size(sum(image.bytes for image in uses))}"
     if not confirm_removal(arguments, what, context):
         return False
-    for image in images:
+    for image in uses:
         try:
             for path in (Path(image.file), image.record):
                 path.unlink(missing_ok=True)
@@ -165,23 +160,23 @@ def _explain_needs(launches: Sequence[Path], context: Context) -> Iterator[str]:
                 yield f"run {run.record.id} is {run.state}, and {reason}"
 
 
-def _build_table(images: Sequence[PulledImage], uses: _Uses) -> TextTable:
+def _build_table(uses: _Uses) -> TextTable:
     rows = tuple(
         (
             *(image.name, image.reference, image.digest[:_SHORT], image.platform),
             *(format_byte_size(image.bytes), format_local_time_to_minute(image.pulled_at)),
-            ", ".join(launch.name for launch in uses[image.file]),
+            ", ".join(launch.name for launch in launches),
         )
-        for image in images
+        for image, launches in uses.items()
     )
     header = ("name", "reference", "digest", "platform", "size", "pulled", "used by")
     return TextTable(header=header, rows=rows, flexible=("used by",))
 
 
-def _to_json(folder: Path, images: Sequence[PulledImage], uses: _Uses, **more: bool | None) -> dict[str, Any]:
+def _to_json(folder: Path, uses: _Uses, **more: bool | None) -> dict[str, Any]:
     fields = "name file reference digest sha256 platform bytes pulled_at tool partition"
     told = [
-        {**attributes_to_json(one, fields), "used_by": [launch.name for launch in uses.get(one.file, ())]}
-        for one in images
+        {**attributes_to_json(image, fields), "used_by": [launch.name for launch in launches]}
+        for image, launches in uses.items()
     ]
     return {"image_dir": str(folder), "images": told, "new": None, "removed": None, **more}

@@ -25,7 +25,7 @@ from hpckit.operations.add_job import hold_lock_with_patience
 from hpckit.record.ownership import check_folder_is_own
 from hpckit.record.remove import remove_path
 from hpckit.record.snapshot.environment import ask_python
-from hpckit.record.store import make_private_folder
+from hpckit.record.store import PRIVATE_FILE, make_private_folder
 from hpckit.values import dataclass
 
 FOLDER = "environments"
@@ -43,11 +43,13 @@ print(json.dumps([prefix, base, sys.version, "lib/python%d.%d" % sys.version_inf
 _SYSTEM = Path("/usr")
 """What lies below is on the node's own disk."""
 _CACHE = "__pycache__"
+_FILE = "FILE"
+"""Stands for the name of the packed file."""
 _PATIENCE = timedelta(hours=1)
 _UNUSED_S = 30 * 86400.0
 """A packed environment that no launch has is removed when no launch took it for so long: the time of the last
 one is its access time, as nodes know it by the other."""
-_QUOTED = 400
+_QUOTED = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,7 @@ def pack_environment(
         else:
             context.note(f"packing the environment of {found.python}, once for this content")
             _compile_packages(found, context.environ)
-            _write_packed_file(file, words)
+            _write_packed_file(file, words, context.environ)
         seen = file.stat()
     return Packed(
         key=key,
@@ -196,9 +198,6 @@ def _choose_packer(found: EnvironmentFolders, how: PackedEnvironment, path: str)
     return ".tar.gz", words
 
 
-_FILE = "FILE"
-
-
 def _compile_packages(found: EnvironmentFolders, environ: Mapping[str, str]) -> None:
     """Compile what Python would compile at its first import: a mounted environment cannot be written.
 
@@ -212,25 +211,32 @@ def _compile_packages(found: EnvironmentFolders, environ: Mapping[str, str]) -> 
         subprocess.run([*words, str(library)], env=dict(environ), capture_output=True, check=False)
 
 
-def _write_packed_file(file: Path, words: Sequence[str]) -> None:
+def run_program(words: Sequence[str], environ: Mapping[str, str], hint: str, cwd: Path | None = None) -> None:
+    """Run a program that packs or installs; raises UsageError with what it said last."""
+    done = subprocess.run(
+        words,
+        env=dict(environ),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()[-_QUOTED:]
+        line = " ".join([Path(words[0]).name, *words[1:]])
+        raise UsageError(f"`{line}` failed with exit code {done.returncode}: {said}", hint=hint)
+
+
+def _write_packed_file(file: Path, words: Sequence[str], environ: Mapping[str, str]) -> None:
     """Write a packed file under another name, and rename it when it is on disk."""
     part = file.with_name(f".{file.name}.part")
-    part.unlink(missing_ok=True)
     try:
-        done = subprocess.run(
-            [str(part) if word == _FILE else word for word in words],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            umask=0o077,
-        )
-        if done.returncode or not part.exists():
-            raise UsageError(
-                f"{Path(words[0]).name} failed with exit code {done.returncode}: "
-                f"{(done.stderr or done.stdout).strip()[-_QUOTED:]}",
-                hint="data.environment=tar packs with tar; none uses the environment where it is",
-            )
+        part.unlink(missing_ok=True)
+        part.touch(PRIVATE_FILE)
+        hint = "data.environment=tar packs with tar; none uses the environment where it is"
+        run_program([str(part) if word == _FILE else word for word in words], environ, hint)
         with part.open("rb") as written:
             os.fsync(written.fileno())
         part.rename(file)

@@ -7,7 +7,6 @@ shebangs and editable installs work as they do elsewhere. Else they start the Py
 from __future__ import annotations
 
 import atexit
-import contextlib
 import hashlib
 import json
 import os
@@ -25,13 +24,11 @@ from hpckit.features.staging.items import FrozenSource, How, Kind, StageItem
 from hpckit.features.staging.mounting import can_mount_images, show_folders_at_paths
 from hpckit.features.staging.place import (
     NodeDataError,
-    check_room,
     end_use,
     evict_copies,
     hold_lock,
     is_in_use,
-    read_manifest,
-    remove_copy,
+    make_room,
     rewrite_manifest,
 )
 from hpckit.features.staging.stager import Stager
@@ -40,7 +37,7 @@ from hpckit.model.failure import Cause
 from hpckit.model.node_setup import Data, KeptData, StagedData
 from hpckit.model.plain import to_plain
 from hpckit.record.remove import remove_path
-from hpckit.record.store import make_private_folder, write_text_atomically
+from hpckit.record.store import make_private_folder, read_json_object, write_text_atomically
 from hpckit.runtime.environ import STAGED_ENVIRONMENT, find_node_name
 from hpckit.values import dataclass
 
@@ -70,10 +67,9 @@ class NodeEnvironment:
         begin, path = time.monotonic(), environ.get("PATH", os.defpath)
         mounted = self.packed.file.endswith(".sqsh") and can_mount_images(path)
         stager = self._build_stager(environ)
-        manifest = stager.manifest
-        trusted = manifest.exists() and is_in_use(manifest)
+        trusted = is_in_use(stager.manifest)
         kept = stager.stage() == "kept"
-        atexit.register(self._leave, manifest, stager.used)
+        atexit.register(self._leave, stager)
         if not mounted:
             kept = self._unpack(stager, trusted=trusted) and kept
         seconds = time.monotonic() - begin
@@ -111,14 +107,13 @@ class NodeEnvironment:
             stopped=threading.Event(),
         )
 
-    def _leave(self, manifest: Path, used: list[int]) -> None:
+    def _leave(self, stager: Stager) -> None:
         """Give the environment free, and remove what is not to stay."""
-        end_use(used)
-        with contextlib.suppress(OSError), hold_lock(self.folder / f"{_NAME}.lock", wait=False):
-            if self.data.keep is KeptData.job:
-                remove_copy(manifest)
-            else:
-                evict_copies(self.folder, self.data.cache_gb * 1e9, 0, "")
+        end_use(stager.used)
+        if self.data.keep is KeptData.cache:
+            evict_copies(self.folder, self.data.cache_gb * 1e9, 0, "")
+        else:
+            stager.remove()
 
     def _choose_start(self, stager: Stager, words: list[str], *, mounted: bool) -> tuple[str, list[str]]:
         image, environ = stager.path, stager.environ
@@ -133,11 +128,8 @@ class NodeEnvironment:
         except OSError as error:
             if not unpacked.exists():
                 self._unpack(stager, trusted=False)
-            python = self._relocate(unpacked)
-            return f"started from there, as it cannot be shown at its own path ({error})", [
-                python,
-                *words[1:],
-            ]
+            where = f"started from there, as it cannot be shown at its own path ({error})"
+            return where, [self._relocate(unpacked), *words[1:]]
         return "shown at its own path", words
 
     def _unpack(self, stager: Stager, *, trusted: bool) -> bool:
@@ -154,17 +146,14 @@ class NodeEnvironment:
             for old in (unpacked, part):
                 if old.exists():
                     remove_path(old)
-            if self.data.keep is KeptData.cache:
-                most = self.data.cache_gb * 1e9
-                evict_copies(self.folder, most, self.packed.unpacked_bytes, image.parent.name)
-            margin = int(self.data.margin_gb * 1e9)
-            check_room(self.folder, self.packed.unpacked_bytes, margin, _NAME)
+            size = self.packed.unpacked_bytes
+            make_room(self.folder, self.data, size, _NAME, kept=image.parent.name)
             make_private_folder(part)
             _run_unpacker(image, part)
             part.rename(unpacked)
             write_text_atomically(stamp, _digest(unpacked))
-            size = self.packed.size_bytes + self.packed.unpacked_bytes
-            rewrite_manifest(manifest, {**(read_manifest(manifest) or {}), "bytes": size})
+            all_bytes = self.packed.size_bytes + size
+            rewrite_manifest(manifest, {**read_json_object(manifest), "bytes": all_bytes})
         return False
 
     def _relocate(self, unpacked: Path) -> str:
@@ -212,9 +201,8 @@ def _run_unpacker(image: Path, target: Path) -> None:
         done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
     except FileNotFoundError:
         raise NodeDataError(
-            Cause.data_refused,
-            f"this node has neither squashfuse nor {words[0]}; data.environment=tar needs none",
+            f"this node has neither squashfuse nor {words[0]}; data.environment=tar needs none"
         ) from None
     if done.returncode:
         cause = Cause.scratch_full if "No space left" in done.stderr else Cause.data_damaged
-        raise NodeDataError(cause, f"{image} cannot be unpacked: {done.stderr.strip()[-_QUOTED:]}")
+        raise NodeDataError(f"{image} cannot be unpacked: {done.stderr.strip()[-_QUOTED:]}", cause)

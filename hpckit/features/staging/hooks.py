@@ -36,7 +36,7 @@ from hpckit.features.staging.place import (
     expand_variables,
     find_cause,
 )
-from hpckit.features.staging.sources import check_data_dir, freeze_sources
+from hpckit.features.staging.sources import ConfiguredRun, check_data_dir, freeze_sources
 from hpckit.features.staging.transfer import assign_providers, is_tree_better
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.node_setup import (
@@ -44,7 +44,6 @@ from hpckit.model.node_setup import (
     Data,
     EnvironmentSource,
     PackedEnvironment,
-    find_data_settings,
     has_data_settings,
 )
 from hpckit.model.plain import from_plain, to_plain
@@ -57,13 +56,10 @@ from hpckit.runtime.environ import SATELLITE, copy_environment, find_node_name, 
 
 
 def freeze_files(
-    runs: Iterable[tuple[LaunchConfig, Mapping[str, Any]]],
-    folder: Path,
-    cwd: Path,
-    environ: Mapping[str, str],
+    runs: Iterable[ConfiguredRun], folder: Path, cwd: Path, environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the text of files to freeze in a launch folder, by name; raises ConfigError."""
-    distinct = dict[tuple[str, ContainerRuntime], tuple[LaunchConfig, Mapping[str, Any]]]()
+    distinct = dict[tuple[str, ContainerRuntime], ConfiguredRun]()
     for settings, config in runs:
         section = config["data"] if has_data_settings(config) else None
         distinct.setdefault((str(section), settings.container.runtime), (settings, config))
@@ -73,13 +69,10 @@ def freeze_files(
 
 
 def _check_environment(
-    runs: Sequence[tuple[LaunchConfig, Mapping[str, Any]]],
-    folder: Path,
-    cwd: Path,
-    environ: Mapping[str, str],
+    runs: Sequence[ConfiguredRun], folder: Path, cwd: Path, environ: Mapping[str, str]
 ) -> None:
     """Raise ConfigError for an environment that a launch could not make, pack or bring to nodes."""
-    found = [read_items(config)[0] if has_data_settings(config) else Data() for _, config in runs]
+    found = [_read_data_settings(config) for _, config in runs]
     for key in ("environment", "environment_from"):
         if len(values := {str(getattr(data, key)) for data in found}) > 1:
             words = ", ".join(sorted(values))
@@ -103,20 +96,19 @@ def _check_environment(
         find_environment_folders(settings.cluster.python or sys.executable, environ)
 
 
+def _read_data_settings(config: Mapping[str, Any]) -> Data:
+    """Return what a run wants of its nodes, with the defaults where it has no such section."""
+    return read_items(config)[0] if has_data_settings(config) else Data()
+
+
 def prepare_node(context: NodeContext) -> NodeData:
     """Return what brings a run's data to a node."""
     return NodeData(context)
 
 
-def list_mounts(
-    *,
-    launch: Launch,
-    index: int,  # noqa: ARG001  # of the hook's form
-    settings: LaunchConfig,  # noqa: ARG001
-    config: Mapping[str, Any],
-) -> list[str]:
+def list_mounts(*, launch: Launch, config: Mapping[str, Any], **_: object) -> list[str]:
     """Return what a container needs of its node: sources, and `data.dir`, which has to be there before."""
-    data, items, _ = read_items(config)
+    data, items = read_items(config)[:2]
     sources = read_frozen_sources(launch.paths)
     folder = expand_variables(data.dir or "", copy_environment())
     if folder:
@@ -152,7 +144,7 @@ def choose_python(
 def _find_locked_environment(
     settings: LaunchConfig, config: Mapping[str, Any], outputs: Path, cwd: Path
 ) -> LockedEnvironment | None:
-    source = read_items(config)[0].environment_from if has_data_settings(config) else EnvironmentSource.python
+    source = _read_data_settings(config).environment_from
     if source is EnvironmentSource.python:
         return None
     if settings.cluster.kind is not ClusterKind.slurm:
@@ -170,7 +162,7 @@ def pack_for_launch(*, plan: LaunchPlan, context: Context) -> tuple[dict[str, ob
     Raises UsageError.
     """
     run, outputs = plan.runs[0], Path(plan.folder).parent
-    data = find_data_settings(run.config) or Data()  # all runs have one environment: `freeze_files`
+    data = _read_data_settings(run.config)  # all runs have one environment: `freeze_files`
     locked = _find_locked_environment(run.settings, run.config, outputs, context.cwd)
     facts, files = dict[str, object](), dict[str, Path]()
     if locked is not None and str(locked.python) == plan.python:
@@ -202,26 +194,22 @@ def start_agent(
     **_: object,
 ) -> list[str]:
     """Bring to this node what the run wants there; return the words that start its agent from it."""
-    data, owner = find_data_settings(config) or Data(), {"launch": str(launch.folder), "run": index}
     if settings.container.runtime is not ContainerRuntime.none:
         return words
+    data, owner = read_items(config)[0], {"launch": str(launch.folder), "run": index}
     if data.environment is not PackedEnvironment.none:
         packed = from_plain(Packed, read_json_object(launch.paths.environment)["packed"])
         with _tell_cause():
+            folder = _open_node_folder(data, settings, environ, packed.size_bytes)
             environment = NodeEnvironment(
-                packed=packed,
-                launch=launch.folder,
-                folder=_open_node_folder(data, settings, environ, packed.size_bytes),
-                data=data,
-                owner=owner,
+                packed=packed, launch=launch.folder, folder=folder, data=data, owner=owner
             )
             words = environment.start(words, environ)
     with contextlib.suppress(NodeDataError, OSError):  # without a folder caches are where they usually are
         folder = _open_node_folder(data, settings, environ, 0) / "caches" / f"{launch.id}.{index}"
         caches = CompileCaches(folder=folder, carried=launch.paths.run(index).compile_caches, owner=owner)
         saves = rank_info(environ).rank == 0 and SATELLITE not in environ
-        own = {**launch.cluster.env, **settings.env}
-        caches.begin(environ, own, saves=saves)
+        caches.begin(environ, {**launch.cluster.env, **settings.env}, saves=saves)
     return words
 
 

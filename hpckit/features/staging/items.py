@@ -221,23 +221,19 @@ def _check_out_item(item: OutItem) -> None:
 
 def choose_how(item: StageItem, source: FrozenSource) -> How:
     """Return what becomes of a source; raises ConfigError if that cannot be."""
-    lower = source.place.lower()
-    is_tar, is_squashed = lower.endswith(_TARS), lower.endswith(_SQUASHED)
+    name = source.place.lower() if source.kind is Kind.file else ""
+    is_tar, is_squashed = name.endswith(_TARS), name.endswith(_SQUASHED)
     if item.how is How.auto:
-        if source.kind is not Kind.file:
-            return How.copy
         return How.extract if is_tar else How.mount if is_squashed else How.copy
-    fits = {
-        How.copy: True,
-        How.extract: is_tar and source.kind is Kind.file,
-        How.mount: is_squashed and source.kind is Kind.file,
-        How.link: source.kind in (Kind.file, Kind.folder),
+    fits, needs = {
+        How.copy: (True, ""),
+        How.extract: (is_tar, f"a file {', '.join(_TARS)}"),
+        How.mount: (is_squashed, f"a file {', '.join(_SQUASHED)}"),
+        How.link: (source.kind in (Kind.file, Kind.folder), "a file or folder"),
     }[item.how]
     if not fits:
-        needs = {How.extract: f"a file {', '.join(_TARS)}", How.mount: f"a file {', '.join(_SQUASHED)}"}
         raise ConfigError(
-            f"data.stage.{item.name}.how={item.how} needs {needs.get(item.how, 'a file or folder')}, "
-            f"and the source is {item.source}",
+            f"data.stage.{item.name}.how={item.how} needs {needs}, and the source is {item.source}",
             hint="leave how out, or take how=copy",
         )
     return item.how
@@ -252,5 +248,5 @@ def choose_verify(item: StageItem, source: FrozenSource) -> Verify:
 
 def strip_tar_suffix(name: str) -> str:
     """Return the name of the folder that a tar file is extracted to."""
-    end = next((end for end in sorted(_TARS, key=len, reverse=True) if name.lower().endswith(end)), "")
+    end = next((end for end in _TARS if name.lower().endswith(end)), "")
     return name[: len(name) - len(end)] or name

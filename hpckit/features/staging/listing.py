@@ -77,8 +77,12 @@ def _leads_out(path: str) -> bool:
 
 
 def list_file(path: Path) -> Listing:
-    """Return the listing of one file, which is named as it is."""
+    """Return the listing of one file, which is named as it is; raises SourceError, OSError."""
     found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise SourceError("is neither a file nor a folder")
+    if not os.access(path, os.R_OK):
+        raise SourceError("cannot be read by you")
     return Listing([(path.name, found.st_size, stat.S_IMODE(found.st_mode), "")])
 
 
@@ -186,26 +190,20 @@ class Tree:
             elif not size:
                 os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, PRIVATE_FILE))
 
-    def finish(self) -> None:
-        """Bring all to the disk, with the modes of the source as far as they are its owner's."""
+    def finish(self, *, drop_cache: bool) -> None:
+        """Bring all to the disk, with the modes of the source as far as they are its owner's.
+
+        With `drop_cache` the kernel forgets it, so that it is read from the disk.
+        """
         for path, _, mode, target in reversed(self.listing.entries):
-            place = self.base / path
-            if target:
-                continue
-            if not path.endswith("/"):
-                file = os.open(place, os.O_RDONLY | os.O_NOFOLLOW)
+            if path.endswith("/"):
+                (self.base / path).chmod(PRIVATE_FOLDER)
+            elif not target:
+                file = os.open(self.base / path, os.O_RDONLY | os.O_NOFOLLOW)
                 os.fchmod(file, (mode & 0o700) | PRIVATE_FILE)
                 os.fsync(file)
-                os.close(file)
-            else:
-                place.chmod(PRIVATE_FOLDER)
-
-    def drop_from_page_cache(self) -> None:
-        """Have the kernel forget what is on the disk, so that it is read from there."""
-        for path, size, _, target in self.listing.entries:
-            if size and not target:
-                file = os.open(self.base / path, os.O_RDONLY | os.O_NOFOLLOW)
-                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+                if drop_cache:
+                    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
                 os.close(file)
 
     def has_sizes(self) -> bool:

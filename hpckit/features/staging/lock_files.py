@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess  # noqa: TID251  # the programs that install
 from collections.abc import Mapping
 from pathlib import Path
 
 from hpckit.context import Context
 from hpckit.errors import ConfigError, UsageError
-from hpckit.features.staging.environment import BUILT, FOLDER, hold_environments
+from hpckit.features.staging.environment import BUILT, FOLDER, hold_environments, run_program
 from hpckit.model.node_setup import EnvironmentSource
 from hpckit.record.remove import remove_path
 from hpckit.record.store import write_chunks
@@ -33,7 +32,6 @@ _LOCKS: Mapping[EnvironmentSource, tuple[Mapping[str, tuple[str, ...]], tuple[st
 """Names of lock files with the programs that install from them, of files beside them that say what is
 installed, and what makes one."""
 _OUT_OF_DATE = "needs to be updated"
-_QUOTED = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,51 +103,36 @@ def build_locked_environment(locked: LockedEnvironment, context: Context) -> Non
         environ |= {"UV_PROJECT_ENVIRONMENT": str(locked.folder), "UV_COMPILE_BYTECODE": "1"}
         # On the file system of the environment, files of the cache need no copy.
         environ["UV_CACHE_DIR"] = environ.get("UV_CACHE_DIR") or str(locked.folder.with_name("uv-cache"))
-        for words in _list_commands(locked, program):
-            _run(words, environ, locked)
+        if locked.source is EnvironmentSource.uv:
+            _check_lock_is_current(locked.lock, program, environ)
+        hint = "run it by hand to see all it says; the environment is built on this machine"
+        run_program(_build_command(locked, program), environ, hint, locked.lock.parent)
         if not locked.python.exists():
             raise UsageError(f"{program} made no {locked.python}", hint="does the lock file have Python?")
         write_chunks(locked.kept_lock, (locked.lock.read_bytes(),))
 
 
-def _list_commands(locked: LockedEnvironment, program: str) -> list[list[str]]:
-    """Return the commands that build an environment."""
+def _check_lock_is_current(lock: Path, uv: str, environ: Mapping[str, str]) -> None:
+    """Raise ConfigError if a lock file is out of date; without a network that cannot be told."""
+    hint = "update it: uv lock"
+    try:
+        run_program([uv, "lock", "--check", "--project", str(lock.parent)], environ, hint, lock.parent)
+    except UsageError as error:
+        if _OUT_OF_DATE in error.message:
+            raise ConfigError(f"{lock} is older than pyproject.toml: {error.message}", hint=hint) from error
+
+
+def _build_command(locked: LockedEnvironment, program: str) -> list[str]:
+    """Return the command that builds an environment, with all it needs in place."""
     folder = str(locked.folder)
     if locked.source is EnvironmentSource.uv:
-        project = ["--project", str(locked.lock.parent)]
-        return [[program, "lock", "--check", *project], [program, "sync", "--frozen", *project]]
+        return [program, "sync", "--frozen", "--project", str(locked.lock.parent)]
     if locked.source is EnvironmentSource.pixi:
         locked.folder.mkdir()
         for path in (locked.lock, *locked.beside):
             shutil.copyfile(path, locked.folder / path.name)
         manifest = locked.folder / locked.beside[0].name
-        return [[program, "install", "--frozen", "--manifest-path", str(manifest)]]
+        return [program, "install", "--frozen", "--manifest-path", str(manifest)]
     if locked.lock.suffix == ".yml":
-        return [[program, "install", "--prefix", folder, str(locked.lock)]]
-    return [[program, "create", "--yes", "--prefix", folder, "--file", str(locked.lock)]]
-
-
-def _run(words: list[str], environ: Mapping[str, str], locked: LockedEnvironment) -> None:
-    done = subprocess.run(
-        words,
-        env=dict(environ),
-        cwd=locked.lock.parent,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    said = (done.stderr or done.stdout).strip()[-_QUOTED:]
-    if done.returncode and "--check" in words:
-        if _OUT_OF_DATE in said:
-            raise ConfigError(
-                f"{locked.lock} is older than pyproject.toml: {said}", hint="update it: uv lock"
-            )
-        return  # without a network it cannot be told
-    if done.returncode:
-        line = " ".join([Path(words[0]).name, *words[1:]])
-        raise UsageError(
-            f"`{line}` failed with exit code {done.returncode}: {said}",
-            hint="run it by hand to see all it says; the environment is built on this machine",
-        )
+        return [program, "install", "--prefix", folder, str(locked.lock)]
+    return [program, "create", "--yes", "--prefix", folder, "--file", str(locked.lock)]

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hpckit.features.staging.place import NodeDataError
-from hpckit.model.failure import Cause
 from hpckit.record.store import make_private_folder
 from hpckit.runtime.left_behind import die_with_parent
 
@@ -30,9 +29,7 @@ _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 1 << 19
 
 
 def _find_squashfuse(path: str) -> str | None:
-    return next(
-        filter(None, (shutil.which(name, path=path) for name in ("squashfuse_ll", "squashfuse"))), None
-    )
+    return shutil.which("squashfuse_ll", path=path) or shutil.which("squashfuse", path=path)
 
 
 def can_mount_images(path: str) -> bool:
@@ -87,8 +84,7 @@ def mount_squashfs(image: Path, target: Path, environ: Mapping[str, str]) -> sub
             return None
         said = f"{said}; {done.stderr.strip()[-200:]}"
     raise NodeDataError(
-        Cause.data_refused,
-        f"{image.name} cannot be mounted: {said}; how=copy leaves it a file, and a tar is unpacked",
+        f"{image.name} cannot be mounted: {said}; how=copy leaves it a file, and a tar is unpacked"
     )
 
 
@@ -114,10 +110,8 @@ def show_folders_at_paths(
     """
     user, group = os.getuid(), os.getgid()
     libc = ctypes.CDLL(None, use_errno=True)
-    if user == 0:
-        _call(libc.unshare(_CLONE_NEWNS), "unshare")
-    else:
-        _call(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
+    _call(libc.unshare(_CLONE_NEWNS if user == 0 else _CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
+    if user != 0:
         _map_ids(0, user, 0, group)  # the superuser of this namespace may mount
     _call(libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None), "mount /")
     try:

@@ -19,15 +19,12 @@ from hpckit.features.staging.mounting import mount_squashfs, unmount
 from hpckit.features.staging.out import OutCopier
 from hpckit.features.staging.place import (
     JOB,
-    MANIFEST,
     OWNER,
     choose_folder,
     claim_for_node,
     end_use,
     evict_copies,
     find_cause,
-    hold_lock,
-    remove_copy,
     remove_leftovers,
 )
 from hpckit.features.staging.stager import Stager, StagingStoppedError
@@ -146,8 +143,7 @@ class NodeData:
                 self._mounts[target] = mount_squashfs(path, target, self.context.environ)
             path, how = target, "mounted" if how != "kept" else how
         if source.kind is Kind.hf:
-            hub = self._job_folder / "hf" / "hub"
-            make_private_folder(hub)
+            hub = make_private_folder(self._job_folder / "hf" / "hub")
             _link(hub / source.base_name, path.parents[1])
         (self._job_folder / f"{item.name}.failed").unlink(missing_ok=True)
         _link(self._job_folder / item.name, path)
@@ -206,21 +202,13 @@ class NodeData:
         end_use(self._used)
         if final and self._folder is not None:
             shutil.rmtree(self._job_folder, ignore_errors=True)
-            if self.settings.keep is KeptData.job:
-                self._remove_data(self._folder)
-            else:
+            if self.settings.keep is KeptData.cache:
                 evict_copies(self._folder, self.settings.cache_gb * 1e9, 0, "")
-
-    def _remove_data(self, folder: Path) -> None:
-        """Remove what no other job uses, or is just bringing here."""
-        if self._working is not None:
-            self._working.join(_LEAVE_S)
-        for item in self.items:
-            base = f"{item.name}.{self._source(item).id}"
-            with contextlib.suppress(BlockingIOError), hold_lock(folder / f"{item.name}.lock", wait=False):
-                if remove_copy(folder / f"{base}{MANIFEST}"):
-                    shutil.rmtree(folder / f"{base}.partial", ignore_errors=True)
-                    (folder / f"{base}.blocks").unlink(missing_ok=True)
+                return
+            if self._working is not None:
+                self._working.join(_LEAVE_S)
+            for item in self.items:
+                self._build_stager(item, self._folder, ()).remove()
 
 
 def read_frozen_sources(paths: LaunchPaths) -> dict[str, FrozenSource]:

@@ -105,14 +105,9 @@ class OutCopier:
                     except OSError as error:
                         problems.append(f"{path}: {error.strerror}")
             if total:
-                record = {
-                    "v": 1,
-                    "node": self.context.node,
-                    "files": {path: size for path, (size, _) in done.items()},
-                }
-                write_text_atomically(
-                    target.with_name(f"{self.context.node}.manifest.json"), json.dumps(record) + "\n"
-                )
+                files = {path: size for path, (size, _) in done.items()}
+                text = json.dumps({"v": 1, "node": self.context.node, "files": files})
+                write_text_atomically(target.with_name(f"{target.name}.manifest.json"), text + "\n")
         except OSError as error:
             problems.append(str(error))
         if problems:

@@ -19,9 +19,10 @@ from typing import Any
 
 from hpckit.model.counted import format_byte_size
 from hpckit.model.failure import Cause
+from hpckit.model.node_setup import Data, KeptData
 from hpckit.record.layout import STAGED_DATA
-from hpckit.record.ownership import format_user, read_path_status
-from hpckit.record.store import PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder, write_text_atomically
+from hpckit.record.ownership import format_user
+from hpckit.record.store import PRIVATE_FILE, make_private_folder, read_json_object, write_text_atomically
 
 _SHARED_TYPES = frozenset(
     {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "glusterfs", "panfs", "wekafs"}
@@ -38,7 +39,7 @@ JOB, OWNER = ".job-", "owner.json"
 class NodeDataError(Exception):
     """A node cannot have its data: `cause` says whose fault that is."""
 
-    def __init__(self, cause: Cause, message: str) -> None:
+    def __init__(self, message: str, cause: Cause = Cause.data_refused) -> None:
         super().__init__(message)
         self.cause = cause
 
@@ -50,11 +51,6 @@ def find_cause(error: Exception) -> Cause:
     if isinstance(error, OSError):
         return Cause.scratch_full if error.errno in (errno.ENOSPC, errno.EDQUOT) else Cause.data_damaged
     return Cause.data_refused
-
-
-def refuse_folder(message: str) -> NodeDataError:
-    """Return the error for a folder that no node can use."""
-    return NodeDataError(Cause.data_refused, message)
 
 
 def find_shared_file_system(path: Path) -> str | None:
@@ -83,10 +79,10 @@ def choose_folder(
     if named is not None:
         text = expand_variables(named, environ)
         if text is None:
-            raise refuse_folder(f"data.dir={named} names a variable that the node does not have")
+            raise NodeDataError(f"data.dir={named} names a variable that the node does not have")
         path = Path(text).expanduser()
         if not path.is_absolute():
-            raise refuse_folder(f"data.dir={named} is not absolute on this node: {path}")
+            raise NodeDataError(f"data.dir={named} is not absolute on this node: {path}")
         return _open_own_folder(path, make=True)
     problems = []
     for candidate in candidates:
@@ -101,9 +97,8 @@ def choose_folder(
             problems.append(str(error))
         else:
             return folder
-    raise NodeDataError(
-        Cause.scratch_full, f"no folder of cluster.node_scratch can be used: {'; '.join(problems)}"
-    )
+    words = f"no folder of cluster.node_scratch can be used: {'; '.join(problems)}"
+    raise NodeDataError(words, Cause.scratch_full)
 
 
 def expand_variables(text: str, environ: Mapping[str, str]) -> str | None:
@@ -121,23 +116,23 @@ def _open_own_folder(path: Path, *, make: bool) -> Path:
         if make:
             make_private_folder(path)
         if path.is_symlink():
-            raise refuse_folder(f"{path} is a symbolic link: name what it leads to")
+            raise NodeDataError(f"{path} is a symbolic link: name what it leads to")
         shared = find_shared_file_system(path)
         if shared is not None:
-            raise refuse_folder(
+            raise NodeDataError(
                 f"{path} is on a shared file system ({shared}); data.dir is a node's own disk"
             )
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode):
-            raise refuse_folder(f"{path} is not a folder")
+            raise NodeDataError(f"{path} is not a folder")
         if found.st_mode & stat.S_ISVTX:
             own = path / f"hpckit-{os.getuid()}"
             make_private_folder(own)
             return _open_own_folder(own, make=False)
         if found.st_uid != os.getuid():
-            raise refuse_folder(f"{path} belongs to {format_user(found.st_uid)}")
+            raise NodeDataError(f"{path} belongs to {format_user(found.st_uid)}")
     except OSError as error:
-        raise refuse_folder(f"{path} cannot be used: {error.strerror}") from error
+        raise NodeDataError(f"{path} cannot be used: {error.strerror}") from error
     return path
 
 
@@ -150,22 +145,19 @@ def _check_way(path: Path) -> None:
     if not _is_root_mapped():
         trusted.add(_NOBODY)
     for step in _walk(path):
-        found = read_path_status(step)
-        if found.uid not in trusted:
-            raise refuse_folder(f"{step} belongs to {format_user(found.uid)}: name a folder of your own")
-        if stat.S_ISLNK(found.mode) or found.mode & stat.S_ISVTX:
+        found = step.lstat()
+        mode, group = found.st_mode, found.st_gid
+        if found.st_uid not in trusted:
+            raise NodeDataError(f"{step} belongs to {format_user(found.st_uid)}: name a folder of your own")
+        if stat.S_ISLNK(mode) or mode & stat.S_ISVTX:
             continue
-        group = step.lstat().st_gid
-        if found.mode & stat.S_IWOTH or (
-            found.mode & stat.S_IWGRP and group and not _is_private_group(group)
-        ):
-            raise refuse_folder(f"others can write {step}: its owner has to run chmod go-w {step}")
+        if mode & stat.S_IWOTH or (mode & stat.S_IWGRP and group and not _is_private_group(group)):
+            raise NodeDataError(f"others can write {step}: its owner has to run chmod go-w {step}")
 
 
 def _walk(path: Path) -> Iterator[Path]:
     """Yield the folders and links that are passed on the way to a path, as far as it is there."""
-    here, names, links = Path("/"), [*path.parts[1:]], 0
-    yield here
+    here, names, links = Path("/"), [*path.parts], 0
     while names:
         step = here / names.pop(0)
         if not os.path.lexists(step):
@@ -177,10 +169,7 @@ def _walk(path: Path) -> Iterator[Path]:
         links += 1
         if links > _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        target = step.readlink()
-        if target.is_absolute():
-            here = Path("/")
-        names = [*target.parts[1 if target.is_absolute() else 0 :], *names]
+        names = [*step.readlink().parts, *names]
 
 
 def _is_root_mapped() -> bool:
@@ -207,21 +196,16 @@ def claim_for_node(folder: Path, node: str) -> Path:
     """
     own = {"node": node, "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip()}
     with hold_lock(folder / f"{STAGED_DATA}.lock"):
-        try:
-            first = json.loads((folder / STAGED_DATA).read_text())
-        except (OSError, ValueError):
-            first = {}
+        first = read_json_object(folder / STAGED_DATA)
         if first.get("node") in (None, node):
             if first != own:
                 write_text_atomically(folder / STAGED_DATA, json.dumps(own))
             return folder
     if first.get("boot") != own["boot"]:
-        raise refuse_folder(
+        raise NodeDataError(
             f"{folder} is shared: {first.get('node')} has it, too; data.dir is a node's own disk"
         )
-    part = folder / node
-    part.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-    return part
+    return make_private_folder(folder / node)
 
 
 @contextlib.contextmanager
@@ -252,11 +236,13 @@ def end_use(files: list[int]) -> None:
 
 def is_in_use(manifest: Path) -> bool:
     """Return whether another process counts on the copy of a manifest."""
-    with manifest.open("rb") as file:
-        try:
+    try:
+        with manifest.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
     return False
 
 
@@ -275,20 +261,24 @@ def check_room(folder: Path, needed: int, margin: int, what: str) -> None:
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
     if free < needed + margin:
-        raise NodeDataError(
-            Cause.scratch_full,
-            f"{folder} has {format_byte_size(free)} free, {format_byte_size(needed + margin)} are needed "
-            f"({what} {format_byte_size(needed)} + data.margin_gb {format_byte_size(margin)})",
-        )
+        words = f"{folder} has {format_byte_size(free)} free, {format_byte_size(needed + margin)} are needed"
+        parts = f"{what} {format_byte_size(needed)} + data.margin_gb {format_byte_size(margin)}"
+        raise NodeDataError(f"{words} ({parts})", Cause.scratch_full)
 
 
-def read_manifest(path: Path) -> dict[str, Any] | None:
-    """Return a manifest of ours; None if it cannot be read."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+def make_room(folder: Path, settings: Data, size: int, what: str, *, there: int = 0, kept: str = "") -> None:
+    """Raise NodeDataError if there is no room for `size` bytes, of which some are there.
+
+    A cache gives up copies for it, the longest unused first, but for the `kept` one.
+    """
+    margin = int(settings.margin_gb * 1e9)
+    if settings.keep is KeptData.cache:
+        evict_copies(folder, settings.cache_gb * 1e9, size, kept)
+        with contextlib.suppress(NodeDataError):
+            check_room(folder, size - there, margin, what)
+            return
+        evict_copies(folder, 0, size, kept)
+    check_room(folder, size - there, margin, what)
 
 
 def remove_copy(manifest: Path) -> bool:
@@ -312,7 +302,7 @@ def remove_copy(manifest: Path) -> bool:
 def evict_copies(folder: Path, most: float, room_for: int, kept: str) -> None:
     """Remove copies, the longest unused first, until the others and `room_for` are within `most`."""
     found = sorted(folder.glob(f"*{MANIFEST}"), key=lambda path: path.stat().st_mtime)
-    sizes = {path: int((read_manifest(path) or {}).get("bytes", 0)) for path in found}
+    sizes = {path: int(read_json_object(path).get("bytes", 0)) for path in found}
     total = sum(sizes.values()) + room_for
     for path, size in sizes.items():
         if total <= most:
@@ -326,11 +316,11 @@ def remove_leftovers(
 ) -> None:
     """Remove what killed agents have left behind: copies of runs that have ended for good."""
     for path in folder.glob(f"*{MANIFEST}"):
-        manifest = read_manifest(path)
-        if manifest is not None and manifest.get("keep") == "job" and has_ended(manifest.get("for") or {}):
+        manifest = read_json_object(path)
+        if manifest.get("keep") == "job" and has_ended(manifest.get("for") or {}):
             remove_copy(path)
     for job in (*folder.glob(f"{JOB}*"), *folder.glob("caches/[!.]*")):
-        if has_ended(read_manifest(job / OWNER) or {}):
+        if has_ended(read_json_object(job / OWNER)):
             for mount in (job / "mnt").glob("*"):
                 unmount(mount)
             shutil.rmtree(job, ignore_errors=True)
@@ -339,3 +329,4 @@ def remove_leftovers(
     for part in (*folder.glob("*.partial"), *folder.glob("*.extracted")):
         if time.time() - part.lstat().st_mtime > 7 * 24 * 3600:
             shutil.rmtree(part, ignore_errors=True)
+            part.with_suffix(".blocks").unlink(missing_ok=True)

@@ -144,9 +144,8 @@ def inspect_object_source(url: str, environ: Mapping[str, str]) -> FrozenSource:
         ) from error
     if not listed:
         raise ConfigError(f"{url} does not exist", hint="a prefix ends with a slash: s3://BUCKET/PREFIX/")
-    digest = hashlib.sha256(json.dumps(sorted(listed)).encode()).hexdigest()
     size = sum(size for _, size, _ in listed)
-    return FrozenSource(place=url, kind=Kind.s3, bytes=size, files=len(listed), digest=digest)
+    return FrozenSource(place=url, kind=Kind.s3, bytes=size, files=len(listed), digest=_digest(listed))
 
 
 def fetch_object_source(source: FrozenSource, folder: Path, environ: Mapping[str, str]) -> None:
@@ -154,30 +153,35 @@ def fetch_object_source(source: FrozenSource, folder: Path, environ: Mapping[str
     tool = find_object_tool(environ)
     if tool is None:
         raise SourceError("needs s5cmd or rclone, and neither is installed on the node")
-    if source.digest:
-        listed = json.dumps(sorted(_list_objects(tool, source.place, environ)))
-        if hashlib.sha256(listed.encode()).hexdigest() != source.digest:
-            raise SourceError("has changed since the launch")
+    if source.digest and _digest(_list_objects(tool, source.place, environ)) != source.digest:
+        raise SourceError("has changed since the launch")
     many = source.place.endswith("/")
     target = folder / source.base_name
     make_private_folder(target if many else folder)
     if Path(tool).name == "s5cmd":
-        words = ["cp", f"{source.place}*" if many else source.place, f"{target}/" if many else str(target)]
+        words = ["cp", _to_s5cmd(source.place), f"{target}/" if many else str(target)]
     else:
         words = ["copy" if many else "copyto", _to_rclone(source.place), str(target)]
     _run_tool([tool, *words], environ)
 
 
 def _list_objects(tool: str, url: str, environ: Mapping[str, str]) -> list[tuple[str, int, str]]:
-    many = url.endswith("/")
     if Path(tool).name == "s5cmd":
-        told = _run_tool([tool, "--json", "ls", f"{url}*" if many else url], environ)
+        told = _run_tool([tool, "--json", "ls", _to_s5cmd(url)], environ)
         found = [json.loads(line) for line in told.splitlines()]
         return [
             (one["key"], int(one["size"]), one.get("etag", "")) for one in found if one.get("type") == "file"
         ]
     told = _run_tool([tool, "lsjson", "-R", "--files-only", _to_rclone(url)], environ)
     return [(one["Path"], int(one["Size"]), one.get("ModTime", "")) for one in json.loads(told)]
+
+
+def _digest(listed: list[tuple[str, int, str]]) -> str:
+    return hashlib.sha256(json.dumps(sorted(listed)).encode()).hexdigest()
+
+
+def _to_s5cmd(url: str) -> str:
+    return f"{url}*" if url.endswith("/") else url
 
 
 def _to_rclone(url: str) -> str:

@@ -19,12 +19,12 @@ from hpckit.features.staging.remote import inspect_object_source, resolve_hub_so
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plain import to_plain
 
+ConfiguredRun = tuple[LaunchConfig, Mapping[str, Any]]
+"""The settings of a run, and its whole configuration."""
+
 
 def freeze_sources(
-    runs: Iterable[tuple[LaunchConfig, Mapping[str, Any]]],
-    folder: Path,
-    cwd: Path,
-    environ: Mapping[str, str],
+    runs: Iterable[ConfiguredRun], folder: Path, cwd: Path, environ: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return what `stage.json` has: each source by its text, as it is now; raises ConfigError."""
     found: dict[str, FrozenSource] = {}
@@ -48,30 +48,30 @@ def _inspect_source(item: StageItem, cwd: Path, environ: Mapping[str, str]) -> F
     path = Path(os.path.realpath(cwd / Path(item.source).expanduser()))
     try:
         return read_source(path)[0]
-    except (OSError, SourceError) as error:
-        missing = isinstance(error, FileNotFoundError)
-        words = getattr(error, "strerror", None) or str(error)
+    except SourceError as error:
+        missing = isinstance(error.__cause__, FileNotFoundError)
         raise ConfigError(
-            f"data.stage.{item.name}.source: {path} {'does not exist' if missing else words}",
+            f"data.stage.{item.name}.source: {path} {'does not exist' if missing else error}",
             hint="a file or folder that all nodes see, s3://BUCKET/KEY, or hf://ORG/NAME@REVISION",
         ) from error
 
 
 def read_source(path: Path) -> tuple[FrozenSource, Listing]:
-    """Return a file or folder as it is now; raises OSError, SourceError."""
-    if path.is_dir():
-        listing, digest = list_folder(path, path.name)
-        source = FrozenSource(
-            place=str(path), kind=Kind.folder, bytes=listing.bytes, files=len(listing.entries), digest=digest
-        )
-        return source, listing
-    found = path.stat()
-    if not path.is_file():
-        raise SourceError("is neither a file nor a folder")
-    if not os.access(path, os.R_OK):
-        raise SourceError("cannot be read by you")
-    source = FrozenSource(place=str(path), kind=Kind.file, bytes=found.st_size, mtime_ns=found.st_mtime_ns)
-    return source, list_file(path)
+    """Return a file or folder as it is now; raises SourceError."""
+    try:
+        if path.is_dir():
+            listing, digest = list_folder(path, path.name)
+            kind, time = Kind.folder, 0
+        else:
+            listing, digest = list_file(path), ""
+            kind, time = Kind.file, path.stat().st_mtime_ns
+    except OSError as error:
+        raise SourceError(f"cannot be read: {error.strerror}") from error
+    files = len(listing.entries)
+    source = FrozenSource(
+        place=str(path), kind=kind, bytes=listing.bytes, files=files, mtime_ns=time, digest=digest
+    )
+    return source, listing
 
 
 def check_data_dir(text: str | None, settings: LaunchConfig, folder: Path) -> None:

@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from gzip import BadGzipFile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from hpckit.features.staging.filling import Filling
 from hpckit.features.staging.items import (
     FrozenSource,
     How,
@@ -28,33 +28,24 @@ from hpckit.features.staging.items import (
     choose_verify,
     strip_tar_suffix,
 )
-from hpckit.features.staging.listing import (
-    Listing,
-    SourceError,
-    Tree,
-    combine_sums,
-    compute_sum,
-    list_file,
-    list_folder,
-)
+from hpckit.features.staging.listing import Listing, SourceError, Tree, combine_sums, compute_sum, list_folder
 from hpckit.features.staging.place import (
     MANIFEST,
     NodeDataError,
-    check_room,
-    evict_copies,
     find_cause,
     hold_in_use,
     hold_lock,
     is_in_use,
-    read_manifest,
+    make_room,
+    remove_copy,
     rewrite_manifest,
 )
 from hpckit.features.staging.remote import fetch_hub_source, fetch_object_source
 from hpckit.features.staging.sources import read_source
-from hpckit.features.staging.transfer import ProviderLostError, Shelf, receive_listing_and_blocks
+from hpckit.features.staging.transfer import Filling, ProviderLostError, Shelf, receive_listing_and_blocks
 from hpckit.model.failure import Cause
-from hpckit.model.node_setup import Data, KeptData
-from hpckit.record.store import make_private_folder, write_text_atomically
+from hpckit.model.node_setup import Data
+from hpckit.record.store import make_private_folder, read_json_object, write_text_atomically
 from hpckit.values import dataclass, field, replace
 
 _AT_A_TIME = 4
@@ -84,7 +75,6 @@ class Stager:
     used: list[int] = field(default_factory=list)
     """Open files by which copies count as in use."""
     _from_source: bool = field(default=False, init=False)
-    _is_here: bool = field(default=False, init=False)
 
     @property
     def how(self) -> How:
@@ -98,6 +88,10 @@ class Stager:
     @property
     def _verify(self) -> Verify:
         return choose_verify(self.item, self.source)
+
+    @property
+    def _lock(self) -> Path:
+        return self.folder / f"{self.item.name}.lock"
 
     @property
     def manifest(self) -> Path:
@@ -121,30 +115,35 @@ class Stager:
         """Bring the item here, and return how; raises NodeDataError, StagingStoppedError."""
         if self.how is How.link:
             if not self.path.exists():
-                raise NodeDataError(Cause.data_refused, f"{self.path} is not there on this node (how=link)")
+                raise NodeDataError(f"{self.path} is not there on this node (how=link)")
             return "linked"
+        is_here = False
         try:
-            with hold_lock(self.folder / f"{self.item.name}.lock"):
+            with hold_lock(self._lock):
                 kept = self._take_kept_copy()
                 if not kept:
                     self._copy()
                     self.used.append(hold_in_use(self.manifest))
-                self._is_here = True
+                is_here = self.shelf.tree is not None
         except OSError as error:
-            cause, words = find_cause(error), str(error)
-            if cause is Cause.scratch_full:
-                self._remove_partial()
-                words = f"{self.folder} is full"
-            raise NodeDataError(cause, f"{self.item.name}: {words}") from error
+            cause = find_cause(error)
+            words = f"{self.folder} is full" if cause is Cause.scratch_full else str(error)
+            raise NodeDataError(f"{self.item.name}: {words}", cause) from error
         finally:
-            if not self._is_here or self.shelf.tree is None:
+            if not is_here:
                 self.shelf.fail()  # who waits for it gets it elsewhere
         return "kept" if kept else "copied" if self._from_source else "tree"
 
+    def remove(self) -> None:
+        """Remove what is here, unless another job uses it or is just bringing it."""
+        with contextlib.suppress(OSError), hold_lock(self._lock, wait=False):
+            if remove_copy(self.manifest):
+                self._remove_partial()
+
     def _take_kept_copy(self) -> bool:
         """Return whether a sound copy is here; a damaged one becomes a partial one, unless it is in use."""
-        manifest, place = read_manifest(self.manifest), self.manifest
-        if manifest is None or not self._base.is_dir():
+        manifest, place = read_json_object(self.manifest), self.manifest
+        if not manifest or not self._base.is_dir():
             return False
         used_by_others = is_in_use(place)
         try:
@@ -158,7 +157,7 @@ class Stager:
         os.close(held)
         if used_by_others:
             words = f"the copy of {self.item.name} in {self.folder} is damaged, and another job uses it"
-            raise NodeDataError(Cause.data_damaged, words)
+            raise NodeDataError(words, Cause.data_damaged)
         place.unlink()
         if self.how is How.extract:
             shutil.rmtree(self._base, ignore_errors=True)
@@ -175,85 +174,63 @@ class Stager:
         # The sums that are there may be of another kind than those that this job would have made.
         if (kind := str(manifest.get("sum")).partition(":")[0]) in {*Verify}:
             self.item = replace(self.item, verify=Verify(kind))
-        partial = self._beside(".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        found = self._read_verified_prefix(self._base)
-        if found is not None and len(found[1]) == found[0].blocks and Tree(self._base, found[0]).has_sizes():
-            self.shelf.begin(Tree(self._base, found[0]), found[1])
-            return True
-        return False
+        shutil.rmtree(self._beside(".partial"), ignore_errors=True)
+        tree, sums = self._read_verified_prefix(self._base)
+        if not _is_whole(tree, sums):
+            return False
+        self.shelf.begin(tree, sums)
+        return True
 
     def _copy(self) -> None:
-        partial = self._beside(".partial")
+        try:
+            self._fill_and_check(self._beside(".partial"))
+        except (OSError, NodeDataError) as error:
+            if find_cause(error) is Cause.scratch_full:
+                self._remove_partial()
+            raise
+
+    def _fill_and_check(self, partial: Path) -> None:
         for other in self.folder.glob(f"{self.item.name}.*.partial"):
             if other != partial:
                 shutil.rmtree(other, ignore_errors=True)
         make_private_folder(partial)
-        self._make_room(partial)
-        for turn in range(_TRIES):
-            listing = self._fill(partial, *(self._read_verified_prefix(partial) or (None, [])))
-            Tree(partial, listing).finish()
-            checked = self._read_verified_prefix(partial, drop_cache=True) or (listing, [])
-            if (
-                checked is not None
-                and len(checked[1]) == listing.blocks
-                and Tree(partial, listing).has_sizes()
-            ):
-                break
-            if turn == _TRIES - 1:
-                raise NodeDataError(
-                    Cause.data_damaged, f"the copy of {self.item.name} in {self.folder} is damaged, twice"
-                )
-        self._commit(partial, listing, checked[1])
-
-    def _make_room(self, partial: Path) -> None:
-        """Remove what is unused for the longest, if that is needed; raise NodeDataError without room."""
         need = self.source.bytes * (2 if self.how is How.extract else 1)
-        if self.settings.keep is KeptData.cache:
-            evict_copies(self.folder, self.settings.cache_gb * 1e9, need, self._base.name)
         there = sum(path.lstat().st_blocks * 512 for path in partial.rglob("*") if path.is_file())
-        margin = int(self.settings.margin_gb * 1e9)
-        try:
-            check_room(self.folder, need - there, margin, self.item.name)
-        except NodeDataError:
-            if self.settings.keep is not KeptData.cache:
-                self._remove_partial()
-                raise
-            evict_copies(self.folder, 0, need, self._base.name)
-            check_room(self.folder, need - there, margin, self.item.name)
+        make_room(self.folder, self.settings, need, self.item.name, there=there, kept=self._base.name)
+        tree, sums = self._read_verified_prefix(partial)
+        for _ in range(_TRIES):
+            filled = self._fill(tree, sums)
+            filled.finish(drop_cache=self._verify is not Verify.size)
+            tree, sums = self._read_verified_prefix(partial)
+            if _is_whole(tree, sums):
+                self._commit(partial, filled, sums)
+                return
+        words = f"the copy of {self.item.name} in {self.folder} is damaged, twice"
+        raise NodeDataError(words, Cause.data_damaged)
 
     def _remove_partial(self) -> None:
         shutil.rmtree(self._beside(".partial"), ignore_errors=True)
         shutil.rmtree(self._beside(".extracted"), ignore_errors=True)
         self._beside(".blocks").unlink(missing_ok=True)
 
-    def _read_verified_prefix(
-        self, base: Path, *, drop_cache: bool = False
-    ) -> tuple[Listing, list[str]] | None:
-        """Return the listing, and the sums of the blocks up to the first damaged one."""
+    def _read_verified_prefix(self, base: Path) -> tuple[Tree, list[str]]:
+        """Return the files of the journal, if any, and the sums of blocks up to the first damaged one."""
         try:
             first, *lines = self._beside(".blocks").read_bytes().split(b"\n")
-            listing = Listing.from_text(first)
+            tree = Tree(base, Listing.from_text(first))
         except (OSError, ValueError):
-            return None
-        sums = [line.decode() for line in lines[:-1]][: listing.blocks]
+            return Tree(base, Listing([])), []
+        sums = [line.decode() for line in lines[:-1]][: tree.listing.blocks]
         if self._verify is Verify.size:
-            return listing, sums
-        tree = Tree(base, listing)
-        if drop_cache:
-            tree.drop_from_page_cache()
+            return tree, sums
 
         def is_fine(block: int) -> bool:
             with contextlib.suppress(OSError, SourceError):
                 return compute_sum(tree.read_block(block), self._verify) == sums[block]
             return False
 
-        fine = 0
-        for each in self._map_blocks(is_fine, 0, len(sums)):
-            if not each:
-                break
-            fine += 1
-        return listing, sums[:fine]
+        fine = [*takewhile(bool, self._map_blocks(is_fine, 0, len(sums)))]
+        return tree, sums[: len(fine)]
 
     def _map_blocks(self, work: Callable[[int], Any], start: int, end: int) -> Iterator[Any]:
         """Yield what the work returns for each block, in order; a few are under way at a time."""
@@ -272,23 +249,23 @@ class Stager:
                 for future in waiting:
                     future.cancel()
 
-    def _fill(self, partial: Path, listing: Listing | None, sums: list[str]) -> Listing:
+    def _fill(self, tree: Tree, sums: list[str]) -> Tree:
         """Get all blocks that are missing: from other nodes, nearest first, in the end from the source."""
-        filling = Filling(partial=partial, journal=self._beside(".blocks"), shelf=self.shelf)
-        if listing is not None:
-            filling.begin(listing, sums)
+        filling = Filling(tree=tree, journal=self._beside(".blocks"), shelf=self.shelf)
+        if tree.listing.entries:
+            filling.begin(tree.listing, sums)
+        for address in self.providers:
+            with contextlib.suppress(ProviderLostError):
+                self._fill_from_node(address, filling)
+                return filling.tree
+            if self.stopped.is_set():
+                raise StagingStoppedError
+        self._from_source = True
         try:
-            for address in self.providers:
-                with contextlib.suppress(ProviderLostError):
-                    self._fill_from_node(address, filling)
-                    return filling.tree.listing
-                if self.stopped.is_set():
-                    raise StagingStoppedError
-            self._from_source = True
             self._fill_from_source(filling)
-            return filling.tree.listing
-        finally:
-            filling.end()
+        except SourceError as error:
+            raise NodeDataError(f"{self.source.place} {error}") from error
+        return filling.tree
 
     def _fill_from_node(self, address: str, filling: Filling) -> None:
         blocks = receive_listing_and_blocks(
@@ -303,13 +280,14 @@ class Stager:
                 filling.write(*got)
 
     def _fill_from_source(self, filling: Filling) -> None:
-        if self.source.kind in (Kind.file, Kind.folder):
-            place = Path(self.source.place)
-            listing = self._check_source()
-            tree = Tree(place.parent, listing)
+        fetch = {Kind.hf: fetch_hub_source, Kind.s3: fetch_object_source}.get(self.source.kind)
+        if fetch is not None:
+            partial = filling.tree.base
+            fetch(self.source, partial, self.environ)
+            tree = Tree(partial, read_source(partial / self.source.base_name)[1])
         else:
-            listing, tree = self._fetch(filling.partial)
-        filling.begin_unless_same(listing)
+            tree = Tree(Path(self.source.place).parent, self._check_source())
+        filling.begin_unless_same(tree.listing)
         target = filling.tree
 
         def copy_block(block: int) -> str:
@@ -318,43 +296,23 @@ class Stager:
                 target.write_block(block, data)
             return compute_sum(data, self._verify)
 
-        try:
-            for found in self._map_blocks(copy_block, len(self.shelf.sums), listing.blocks):
-                filling.add(found)
-        except SourceError as error:
-            raise NodeDataError(Cause.data_refused, f"{self.source.place} {error}") from error
-        if self.source.kind in (Kind.file, Kind.folder):
+        for found in self._map_blocks(copy_block, len(self.shelf.sums), tree.listing.blocks):
+            filling.add(found)
+        if fetch is None:
             self._check_source()
 
     def _check_source(self) -> Listing:
-        """Return the listing of the source; raise NodeDataError if it is not what it was at launch."""
-        try:
-            found, listing = read_source(Path(self.source.place))
-        except (OSError, SourceError) as error:
-            words = getattr(error, "strerror", None) or str(error)
-            raise NodeDataError(Cause.data_refused, f"{self.source.place} cannot be read: {words}") from error
+        """Return the listing of the source; raise SourceError if it is not what it was at launch."""
+        found, listing = read_source(Path(self.source.place))
         if found != self.source:
-            raise NodeDataError(
-                Cause.data_refused,
-                f"{self.source.place} has changed since the launch ({self.source.bytes} bytes then, "
-                f"{found.bytes} now): launch it again",
+            raise SourceError(
+                f"has changed since the launch ({self.source.bytes} bytes then, {found.bytes} now): "
+                "launch it again"
             )
         return listing
 
-    def _fetch(self, partial: Path) -> tuple[Listing, Tree]:
-        fetch = fetch_hub_source if self.source.kind is Kind.hf else fetch_object_source
-        try:
-            fetch(self.source, partial, self.environ)
-            base = partial / self.source.base_name
-            listing = list_folder(base, base.name)[0] if base.is_dir() else list_file(base)
-        except SourceError as error:
-            raise NodeDataError(Cause.data_refused, f"{self.source.place} {error}") from error
-        return listing, Tree(partial, listing)
-
-    def _commit(self, partial: Path, listing: Listing, sums: list[str]) -> None:
+    def _commit(self, partial: Path, tree: Tree, sums: list[str]) -> None:
         digest = ""
-        tree = self.shelf.tree
-        assert tree is not None, "it is filled"  # noqa: S101
         shutil.rmtree(self._base, ignore_errors=True)
         if self.how is How.extract:
             packed = partial / self.source.base_name
@@ -366,7 +324,7 @@ class Stager:
             tree.base = self._base
         manifest = {
             "source": self.source.place,
-            "bytes": self.source.bytes or listing.bytes,
+            "bytes": self.source.bytes or tree.listing.bytes,
             "sum": f"{self._verify}:{combine_sums(sums)}",
             "digest": digest,
             "keep": self.settings.keep.value,
@@ -386,12 +344,14 @@ class Stager:
                     pass  # only at the end of its file a compressed archive is checked
         except (tarfile.TarError, EOFError, ValueError, BadGzipFile, zlib.error, lzma.LZMAError) as error:
             shutil.rmtree(target, ignore_errors=True)
-            raise NodeDataError(
-                Cause.data_refused, f"{self.source.place} cannot be unpacked: {error}"
-            ) from error
+            raise NodeDataError(f"{self.source.place} cannot be unpacked: {error}") from error
         return list_folder(inner, inner.name)[1]
 
     def _remove_packed(self, partial: Path) -> None:
         """Remove the tar file as soon as no other node is getting it from here."""
         self.shelf.end_when_unused()
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _is_whole(tree: Tree, sums: list[str]) -> bool:
+    return bool(tree.listing.entries) and len(sums) == tree.listing.blocks and tree.has_sizes()

@@ -15,10 +15,12 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from hpckit.features.staging.items import Verify
 from hpckit.features.staging.listing import BLOCK, Listing, SourceError, Tree, compute_sum
+from hpckit.record.store import write_chunks
 from hpckit.runtime.channel.listen import open_listening_socket
 from hpckit.values import dataclass, field
 
@@ -92,13 +94,46 @@ class Shelf:
 
     def wait_for_frame(self, frame: int) -> bool | None:
         """Return whether a frame is there, after a while at most; None if it never will be."""
-        with self.news:
-            there = self.tree is not None and frame <= len(self.sums)
-            if not there and not self.failed:
-                self.news.wait(_BEAT_S)
-            if self.failed:
-                return None
+
+        def is_there() -> bool:
             return self.tree is not None and frame <= len(self.sums)
+
+        with self.news:
+            self.news.wait_for(lambda: self.failed or is_there(), _BEAT_S)
+            return None if self.failed else is_there()
+
+
+@dataclass(slots=True, kw_only=True)
+class Filling:
+    """A partial copy that grows on a shelf, with a line for each block in a journal: a later one goes on."""
+
+    tree: Tree
+    journal: Path
+    shelf: Shelf
+
+    def begin(self, listing: Listing, sums: list[str]) -> None:
+        """Go on from these blocks."""
+        self.tree = Tree(self.tree.base, listing)
+        self.tree.make_frame()
+        lines = [listing.text, *(found.encode() for found in sums)]
+        write_chunks(self.journal, (line + b"\n" for line in lines), lasting=False)
+        self.shelf.begin(self.tree, sums)
+
+    def begin_unless_same(self, listing: Listing) -> None:
+        """Go on with the blocks that are here, if they are of the same files; else begin anew."""
+        if self.tree.listing.text != listing.text:
+            self.begin(listing, [])
+
+    def write(self, block: int, data: bytes, found: str) -> None:
+        """Write the next block."""
+        self.tree.write_block(block, data)
+        self.add(found)
+
+    def add(self, found: str) -> None:
+        """Note the sum of the next block, which is written."""
+        with self.journal.open("a") as lines:
+            lines.write(f"{found}\n")
+        self.shelf.add(found)
 
 
 def derive_key(secret: str) -> bytes:
@@ -221,17 +256,14 @@ def receive_listing_and_blocks(
 
     `first` is asked, once the listing is taken, from which block on. Raises ProviderLostError.
     """
-    host, _, port = address.rpartition(":")
     try:
-        with _connect(host, int(port)) as connection:
-            session = _ask_for_frames(connection, key, item, 0)
+        with _request_frames(address, key, item, 0) as (connection, session):
             listing = Listing.from_text(_receive_frame(connection, session, 0)[0])
             yield listing
             start = first()
         if start >= listing.blocks:
             return
-        with _connect(host, int(port)) as connection:
-            session = _ask_for_frames(connection, key, item, start + 1)
+        with _request_frames(address, key, item, start + 1) as (connection, session):
             for block in range(start, listing.blocks):
                 data, signed = _receive_frame(connection, session, block + 1)
                 found = compute_sum(data, verify)
@@ -242,21 +274,20 @@ def receive_listing_and_blocks(
         raise ProviderLostError(str(error) or type(error).__name__) from error
 
 
-def _connect(host: str, port: int) -> socket.socket:
-    connection = socket.create_connection((host, port), timeout=_CONNECT_S)
-    connection.settimeout(_SILENT_S)
-    return connection
-
-
-def _ask_for_frames(connection: socket.socket, key: bytes, item: str, frame: int) -> bytes:
-    theirs, ours = _receive(connection, 32), secrets.token_bytes(32)
-    connection.sendall(ours + _sign(key, b"child", theirs, ours))
-    if not hmac.compare_digest(_receive(connection, 32), _sign(key, b"parent", ours, theirs)):
-        raise ProviderLostError("it does not know the secret")
-    session = _sign(key, b"session", theirs, ours)
-    text = json.dumps({"item": item, "from": frame}).encode()
-    connection.sendall(len(text).to_bytes(2) + text + _sign(session, text))
-    return session
+@contextlib.contextmanager
+def _request_frames(address: str, key: bytes, item: str, frame: int) -> Iterator[tuple[socket.socket, bytes]]:
+    """Yield a connection by which another node sends frames from this one on, and its key."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=_CONNECT_S) as connection:
+        connection.settimeout(_SILENT_S)
+        theirs, ours = _receive(connection, 32), secrets.token_bytes(32)
+        connection.sendall(ours + _sign(key, b"child", theirs, ours))
+        if not hmac.compare_digest(_receive(connection, 32), _sign(key, b"parent", ours, theirs)):
+            raise ProviderLostError("it does not know the secret")
+        session = _sign(key, b"session", theirs, ours)
+        text = json.dumps({"item": item, "from": frame}).encode()
+        connection.sendall(len(text).to_bytes(2) + text + _sign(session, text))
+        yield connection, session
 
 
 def _receive_frame(connection: socket.socket, session: bytes, wanted: int) -> tuple[bytes, bytes]:
@@ -299,12 +330,11 @@ def list_providers(place: int) -> tuple[int, ...]:
     These are its ancestors, then the root's heir: if the root is lost, one node alone reads on from
     the source. A provider's place is always lower: nobody waits for a node that waits for it.
     """
-    found: list[int] = []
-    above = place
+    found, above = list[int](), place
     while above > 0:
         above = (above - 1) // _CHILDREN
         found.append(above)
-    return (*found, *([1] if place > 1 and 1 not in found else []))
+    return (*found, 1) if place > 1 and 1 not in found else (*found,)
 
 
 def assign_providers(nodes: int, ready: Sequence[int] = ()) -> tuple[tuple[int, ...], ...]:

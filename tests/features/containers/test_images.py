@@ -273,6 +273,13 @@ def test_file_of_its_runtime_is_preferred(site: Site) -> None:
     assert [site.find(suffix=suffix).file for suffix in (".sif", ".sqsh")] == [first, second]
 
 
+def test_program_of_another_runtime_pulls_nothing(site: Site) -> None:
+    """A site's program is that of its own runtime: another runtime's is looked for."""
+    site.more += ("cluster.container_runtime=podman", "cluster.container_bin=/usr/bin/env")
+    site.more += ("container.runtime=apptainer",)
+    assert site.pull()["tool"] == "apptainer"
+
+
 def test_rank_never_pulls(site: Site) -> None:
     """A thousand ranks would ask the registry at once."""
     site.environ["HPCKIT_RANK"] = "3"

@@ -305,17 +305,19 @@ def test_image_without_a_runtime_is_refused(shell: Any, image: Path) -> None:
     ("wrong", "says"),
     [
         ("container.image=/nowhere.sif", "container.image=/nowhere.sif cannot be read"),
+        ("container.image=/dev/zero", "cannot be read: not a regular file"),
         ("container.digest=sha256:12", "and container.digest is sha256:12"),
         ("container.mounts=[data]", "container.mounts has 'data'"),
         ("+container.env.API_TOKEN=hf_0123456789abcdef", "looks like a secret"),
         ("container.runtime=pyxis", "container=pyxis is an option of srun"),
+        ("container.runtime=auto cluster.container_runtime=pyxis", "container=pyxis is an option of srun"),
     ],
 )
 def test_wrong_settings_are_refused_before_anything_is_written(
     shell: Any, words: tuple[str, ...], wrong: str, says: str
 ) -> None:
     """With one clear error."""
-    said = shell("launch", *words, wrong, "--", "true")
+    said = shell("launch", *words, *wrong.split(), "--", "true")
     assert (said.code, shell.outputs) == (2, [])
     assert says in said.err
     assert "hf_0123456789abcdef" not in said.err

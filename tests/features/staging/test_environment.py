@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 from cli_world import verb_said
+from small_disk import small_disk
+from staged_node import Node, write_random
 from waiting import until
 
 from hpckit.context import Context
@@ -176,6 +178,20 @@ def test_a_node_that_cannot_unpack_says_why(venv: Path, tmp_path: Path, way: str
     path = os.environ["PATH"] if way == "damage" else str(Path(sys.executable).parent)
     done = subprocess.run(words, capture_output=True, text=True, check=False, env={"PATH": path})
     assert f"NodeDataError: {cause}" in done.stderr
+
+
+def test_copies_that_nobody_uses_make_room_for_an_environment(venv: Path, tmp_path: Path) -> None:
+    """Where the cache is within its limit, and the disk is full."""
+    with (venv / "large").open("wb") as file:
+        file.truncate(30 << 20)
+    packed = pack(venv, tmp_path / "outputs", PackedEnvironment.tar)
+    with small_disk(tmp_path / "node", "60m") as disk:
+        other = Node(disk, write_random(tmp_path / "data.bin", 40 << 20))
+        copy = other.stage()
+        other.close()
+        words = node(packed, tmp_path / "outputs", "-c", "print('here')", keep="cache")
+        assert subprocess.check_output(words, text=True) == "here\n"
+        assert not copy.exists()
 
 
 def test_two_jobs_share_what_one_brought(venv: Path, tmp_path: Path) -> None:

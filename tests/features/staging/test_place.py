@@ -129,6 +129,7 @@ def test_the_longest_unused_copy_goes_first_and_none_in_use(tmp_path: Path, node
     assert [copy.exists() for copy in copies.values()] == [False, True, True]
     evict_copies(tmp_path / "n1", 0, 0, "")
     assert [copy.exists() for copy in copies.values()] == [False, True, False]
+    assert not is_in_use(manifest)  # of a copy that is gone
 
 
 def test_what_a_killed_agent_left_goes_when_its_run_has_ended(tmp_path: Path, node: MakeNode) -> None:
@@ -141,6 +142,18 @@ def test_what_a_killed_agent_left_goes_when_its_run_has_ended(tmp_path: Path, no
     assert copy.exists()
     remove_leftovers(here.folder, lambda owner: owner == {"launch": "/launch", "run": 0}, print)
     assert not copy.exists()
+
+
+def test_what_was_begun_and_left_for_a_week_goes(here: Path) -> None:
+    """A partial copy, with the journal of its blocks."""
+    partial = here / "big.0a1b.partial"
+    partial.mkdir()
+    partial.with_suffix(".blocks").touch()
+    remove_leftovers(here, lambda _: False, print)
+    assert len([*here.iterdir()]) == 2
+    os.utime(partial, (0, 0))
+    remove_leftovers(here, lambda _: False, print)
+    assert not [*here.iterdir()]
 
 
 def test_a_forked_process_keeps_no_copy(tmp_path: Path, node: MakeNode) -> None:
