@@ -13,6 +13,10 @@ from typing import Any
 from hpckit.model.plain import from_plain
 from hpckit.values import dataclass, field, field_names
 
+TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+SQUASHFS_SUFFIXES = (".sqsh", ".squashfs", ".sqfs")
+"""Of staged files that become folders on a node."""
+
 
 class ContainerRuntime(StrEnum):
     """The program that starts a container."""

@@ -16,6 +16,7 @@ from hpckit.model.finding import Finding
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.node_setup import FrozenContainer
 from hpckit.model.plan import LaunchPlan, SweepPoint
+from hpckit.record.launches import Launch
 from hpckit.run_features import find_run_hooks
 from hpckit.values import replace
 
@@ -66,6 +67,15 @@ def freeze_feature_files(points: Sequence[SweepPoint], folder: Path, context: Co
     for hook in _list_hooks(runs, "freeze_files"):
         files |= hook(runs, folder, context.cwd, context.environ)
     return files
+
+
+def find_changed_files(launch: Launch, points: Sequence[SweepPoint], files: Mapping[str, str]) -> list[str]:
+    """Return what features of these points froze in an earlier launch and find changed now.
+
+    `find_changes(*, launch, files) -> list[str]`; `files` are the texts that are frozen now, by name.
+    """
+    hooks = _list_hooks([(point.settings, point.config) for point in points], "find_changes")
+    return [name for find in hooks for name in find(launch=launch, files=files)]
 
 
 def _list_hooks(

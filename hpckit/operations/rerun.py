@@ -19,7 +19,7 @@ from hpckit.model.plain import iterate_leaf_values
 from hpckit.model.plan import SweepPoint
 from hpckit.model.stages import add_prerequisite_runs
 from hpckit.operations.frozen_script import find_launch_option, find_template_folders
-from hpckit.operations.launch_features import freeze_feature_files
+from hpckit.operations.launch_features import find_changed_files, freeze_feature_files
 from hpckit.operations.prepare import (
     Prepared,
     add_outside_code_checksums,
@@ -100,6 +100,11 @@ def prepare_rerun(
             else _snapshot_current_code(launch, points, context)
         )
         prepared = _prepare_rerun_launch(launch, points, source, words, context)
+        if exact and (changed := find_changed_files(launch, points, prepared.files)):
+            raise UsageError(
+                f"{format_short_list(changed, _SHOWN)} changed since {launch.id} was frozen",
+                hint="bring back what it was, or rerun without --exact",
+            )
         yield prepared, source[1], _find_environment_changes(launch, prepared)
 
 

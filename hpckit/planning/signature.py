@@ -12,7 +12,7 @@ from typing import Any
 
 from hpckit.model.cluster.gpus_asked import requested_gpus_per_node
 from hpckit.model.launch import LaunchConfig, Resources
-from hpckit.model.node_setup import has_data_settings
+from hpckit.model.node_setup import SQUASHFS_SUFFIXES, TAR_SUFFIXES, has_data_settings
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.search import Search
 from hpckit.values import field_names
@@ -49,7 +49,7 @@ def compute_run_signature(config: Mapping[str, Any]) -> str:
     counted = {key: value for key, value in config.items() if key not in IGNORED_KEYS}
     if has_data_settings(config):
         stage = config["data"]["stage"] or {}
-        counted["data"] = [[name, _get_source(stage[name])] for name in sorted(stage)]
+        counted["data"] = [[name, _describe_item(stage[name])] for name in sorted(stage)]
     resources = config.get("resources") or {}
     checkpoint = config.get("checkpoint") or {}
     if checkpoint.get("weights") is not None:
@@ -77,8 +77,11 @@ def compute_run_signature(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:LENGTH]
 
 
-def _get_source(item: Any) -> Any:
-    return item.get("source") if isinstance(item, Mapping) else item
+def _describe_item(item: Any) -> Any:
+    """Return what a program sees: the source, and whether an archive stays a file."""
+    source, how = (item.get("source"), item.get("how")) if isinstance(item, Mapping) else (item, None)
+    stays = how in {"copy", "link"} and str(source).endswith((*TAR_SUFFIXES, *SQUASHFS_SUFFIXES))
+    return [source, "file"] if stays else source
 
 
 def _to_canonical_json(value: Any, *, by_name: bool = False) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from hpckit.model.node_setup import Data
+from hpckit.model.plain import to_plain
 from hpckit.planning.signature import compute_run_signature
 
 CONFIG: dict[str, Any] = {
@@ -128,3 +130,15 @@ def test_signature_counts_gpus_by_whichever_option_asks(asked: dict[str, Any]) -
 def test_signature_of_an_edited_configuration_is_another_one() -> None:
     """Also where no run could have it: a resume compares it with the frozen one."""
     assert of_resources(nodes=0) != of_resources()
+
+
+def test_archive_that_stays_a_file_is_another_run() -> None:
+    """Its programs see a file instead of a folder; they don't see whether it is a copy."""
+
+    def sign(source: str, how: str) -> str:
+        data = {**to_plain(Data()), "stage": {"a": {"source": source, "how": how}}}
+        return compute_run_signature({**CONFIG, "data": data})
+
+    assert sign("/d.tar", "auto") == sign("/d.tar", "extract") != sign("/d.tar", "copy")
+    assert sign("/d.tar", "copy") == sign("/d.tar", "link")
+    assert sign("/d.bin", "auto") == sign("/d.bin", "copy") == sign("/d.bin", "link")

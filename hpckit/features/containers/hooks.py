@@ -105,7 +105,8 @@ def _list_paths(plan: LaunchPlan, run: RunSpec, context: Context) -> list[str]:
         *(settings.checkpoint.dir, settings.checkpoint.weights, *settings.cluster.node_scratch),
         *([] if data is None else [data.dir, *(item.get("source") for item in data.stage.values())]),
     ]
-    return [path for path in map(str, filter(None, named)) if path.startswith("/")]
+    local = [Path(path).expanduser() for path in map(str, filter(None, named)) if "://" not in path]
+    return [os.path.normpath(context.cwd / path) for path in local]
 
 
 def _find_missing(
@@ -206,7 +207,8 @@ def wrap_command(
         # It passes on all variables but these two.
         told = ours | {name for name in ("PATH", "LD_LIBRARY_PATH") if name in settings.container.env}
         tool = "APPTAINER" if Path(spec.program).name.startswith("apptainer") else "SINGULARITY"
-        passed |= {f"{tool}ENV_{name}": environ[name] for name in told}  # they win over the image's own
+        # They win over the image's own, and no shell evaluates them.
+        passed |= {f"{tool}ENV_{name}": environ[name] for name in told} | {f"{tool}_NO_EVAL": "1"}
     spec = replace(spec, variables=tuple(sorted({*spec.variables, *ours})))
     environ.clear()
     environ.update(passed)

@@ -19,6 +19,7 @@ from hpckit.model.launch import Cluster, LaunchConfig
 from hpckit.model.node_setup import ContainerGpu, ContainerRuntime, FrozenContainer
 from hpckit.record.launches import Launch, configured_checkpoint_dir
 from hpckit.run_features import find_run_hooks
+from hpckit.runtime.environ import rank_info
 
 RUNTIMES: Mapping[ContainerRuntime, Runtime] = {
     kind: import_module(f"hpckit.features.containers.{kind}").RUNTIME
@@ -94,10 +95,13 @@ def build_spec(
     except ConfigError as error:
         raise ContainerError(error.message, hint=error.hint) from error
     digest = container.digest.removeprefix("sha256:")
+    name = f"hpckit_{digest[:12]}_{environ.get('SLURM_JOB_ID', launch.id)}"
+    if container.runtime is not ContainerRuntime.pyxis:  # which finds it by its name for a later step
+        name += f"_{index}_{rank_info(environ).rank}"
     return ContainerSpec(
         program=find_program(container.runtime, settings.cluster, environ),
         image=container.file,
-        name=f"hpckit_{digest[:12]}_{environ.get('SLURM_JOB_ID', launch.id)}",
+        name=name,
         mounts=mounts,
         variables=tuple(sorted(_select_variables(environ))),
         gpu=choose_gpu(settings),

@@ -101,6 +101,12 @@ def _read_data_settings(config: Mapping[str, Any]) -> Data:
     return read_items(config)[0] if has_data_settings(config) else Data()
 
 
+def find_changes(*, launch: Launch, files: Mapping[str, str]) -> list[str]:
+    """Return the sources that are not what another launch has frozen."""
+    then, now = read_frozen_sources(launch.paths), json.loads(files["stage.json"])["sources"]
+    return [text for text, source in now.items() if text in then and to_plain(then[text]) != source]
+
+
 def prepare_node(context: NodeContext) -> NodeData:
     """Return what brings a run's data to a node."""
     return NodeData(context)

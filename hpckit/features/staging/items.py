@@ -11,7 +11,14 @@ from enum import StrEnum
 from typing import Any
 
 from hpckit.errors import ConfigError
-from hpckit.model.node_setup import Data, EnvironmentSource, KeptData, PackedEnvironment
+from hpckit.model.node_setup import (
+    SQUASHFS_SUFFIXES,
+    TAR_SUFFIXES,
+    Data,
+    EnvironmentSource,
+    KeptData,
+    PackedEnvironment,
+)
 from hpckit.model.plain import from_plain
 from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field_names
@@ -19,8 +26,6 @@ from hpckit.values import dataclass, field_names
 _TAKEN = ("environment", "hf", "mnt", "out")
 """Names that the folder of a run on a node has already."""
 _NAME = lazy_pattern(r"[A-Za-z][A-Za-z0-9_]*\Z")
-_TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-_SQUASHED = (".sqsh", ".squashfs", ".sqfs")
 _HASHED_BY_SHA256 = 50 * 10**9
 """Up to this many bytes: sha256 costs a core twice the time of crc32, and finds what someone made, too."""
 
@@ -222,13 +227,13 @@ def _check_out_item(item: OutItem) -> None:
 def choose_how(item: StageItem, source: FrozenSource) -> How:
     """Return what becomes of a source; raises ConfigError if that cannot be."""
     name = source.place.lower() if source.kind is Kind.file else ""
-    is_tar, is_squashed = name.endswith(_TARS), name.endswith(_SQUASHED)
+    is_tar, is_squashed = name.endswith(TAR_SUFFIXES), name.endswith(SQUASHFS_SUFFIXES)
     if item.how is How.auto:
         return How.extract if is_tar else How.mount if is_squashed else How.copy
     fits, needs = {
         How.copy: (True, ""),
-        How.extract: (is_tar, f"a file {', '.join(_TARS)}"),
-        How.mount: (is_squashed, f"a file {', '.join(_SQUASHED)}"),
+        How.extract: (is_tar, f"a file {', '.join(TAR_SUFFIXES)}"),
+        How.mount: (is_squashed, f"a file {', '.join(SQUASHFS_SUFFIXES)}"),
         How.link: (source.kind in (Kind.file, Kind.folder), "a file or folder"),
     }[item.how]
     if not fits:
@@ -248,5 +253,5 @@ def choose_verify(item: StageItem, source: FrozenSource) -> Verify:
 
 def strip_tar_suffix(name: str) -> str:
     """Return the name of the folder that a tar file is extracted to."""
-    end = next((end for end in _TARS if name.lower().endswith(end)), "")
+    end = next((end for end in TAR_SUFFIXES if name.lower().endswith(end)), "")
     return name[: len(name) - len(end)] or name

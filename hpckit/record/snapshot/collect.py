@@ -219,8 +219,11 @@ class _Project:
 def is_non_code_folder(folder: Path) -> bool:
     """Return whether a folder is a cache, an environment, an export, a launch or a job of Hydra: never code.
 
-    A folder of Hydra's with Python files may be code that was once started there.
+    Nor is one that the user may not enter. A folder of Hydra's with Python files may be code that was once
+    started there.
     """
+    if not os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
+        return True
     of_hydra = (folder / ".hydra" / "hydra.yaml").is_file() or (folder / ".hpckit").is_dir()
     return (
         folder.name in _CACHES
@@ -315,7 +318,7 @@ def _raise_unreadable_folder(error: OSError) -> None:
 
 
 def _build_code_file_or_none(path: Path, project: _Project) -> CodeFile | None:
-    """Return the file as it is; None if it is gone, our output, or neither a file nor a link."""
+    """Return the file as it is; None if it is gone, our output, unreadable, or neither a file nor a link."""
     root = project.root
     try:
         status = path.lstat()
@@ -323,7 +326,10 @@ def _build_code_file_or_none(path: Path, project: _Project) -> CodeFile | None:
     except FileNotFoundError:
         return None
     ours = (status.st_dev, status.st_ino) in project.streams
-    if ours or (link is None and not stat.S_ISREG(status.st_mode)):
+    # What git does not know and the user cannot read is somebody else's.
+    known = link is not None or path in project.tracked
+    theirs = not known and not os.access(path, os.R_OK, effective_ids=True)
+    if ours or theirs or (link is None and not stat.S_ISREG(status.st_mode)):
         return None
     return CodeFile(
         path=path.relative_to(root).as_posix(),

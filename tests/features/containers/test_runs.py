@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from cli_world import shell, slurm_shell
 from containers_image import container_words, make_image, stand_in
+from containers_world import apptainer
 from waiting import until
 
 from hpckit.batch.supervise import plan_container_step
@@ -22,7 +23,7 @@ from hpckit.record.process import read_process_start_id
 from hpckit.run_features import DOORWAY
 from hpckit.runtime.agent.doorway import SUPERVISOR_LOST
 
-__all__ = ["shell", "slurm_shell"]
+__all__ = ["apptainer", "shell", "slurm_shell"]
 
 SAY = ("sh", "-c", 'echo "$IMAGE"')
 ASK = 'echo "$IMAGE $PWD $ONE $TWO $THREE $PYTHONPATH"'
@@ -144,6 +145,18 @@ def test_variables_of_an_image_win_over_no_other(shell: Any, words: tuple[str, .
     assert printed(launch).split() == ["run", "container", "0"]
 
 
+def test_values_reach_a_command_in_a_real_container_as_they_are(
+    shell: Any, apptainer: str, image: Path
+) -> None:
+    """No shell on the way evaluates them."""
+    odd = "a$$b $HOME `id` $(id) \\\\ 'q'"
+    shell.environ["ODD"] = odd
+    words = ("cluster=local", "output_dir=outputs", *container_words(apptainer, image))
+    given = (*words, "container.inside=command", "env.ODD=${oc.env:ODD}")
+    launch = launched(shell, *given, "--", "sh", "-c", 'printf "%s" "$ODD"')
+    assert printed(launch) == odd
+
+
 MISSING = [
     ("container.image=/usr/bin/env", "/usr/bin/env is no image, and container=apptainer takes a SIF file or"),
     ("container.image={folder}/outer", "outer is no image"),
@@ -153,6 +166,7 @@ MISSING = [
     ("checkpoint.weights='/w:1'", "/w:1: the path has a comma or a colon"),
     ("cluster.node_scratch=['/s:1']", "/s:1: the path"),
     ("container.mounts=[/opt:/.]", "container.mounts has '/opt:/.'"),
+    ("checkpoint.dir='a,b'", "a,b: the path has a comma"),
 ]
 
 
@@ -329,6 +343,8 @@ import os, sys
 words = sys.argv[1:]
 names = [word.removeprefix("--env=") for word in words if word.startswith("--env=")]
 place = words.index("--rootfs") + 1
+with open({names!r}, "a") as log:
+    print(*(word for word in words if word.startswith("--name=")), file=log)
 inside = {{name: os.environ[name] for name in names if name in os.environ}}
 inside |= {{"PATH": os.defpath, "IMAGE": words[place].removesuffix(":O")}}
 os.execvpe(words[place + 1], words[place + 1 :], inside)
@@ -338,12 +354,17 @@ os.execvpe(words[place + 1], words[place + 1 :], inside)
 
 def test_agent_needs_no_variable_that_is_not_named(shell: Any, image: Path, tmp_path: Path) -> None:
     """Where the container's program passes nothing by itself."""
-    program = tmp_path / "podman"
-    program.write_text(NAMED.format(python=sys.executable))
+    program, names = tmp_path / "podman", tmp_path / "names"
+    program.write_text(NAMED.format(python=sys.executable, names=str(names)))
     program.chmod(0o755)
     words = [word for word in container_words(program, image) if not word.startswith("container=")]
-    launch = launched(shell, "cluster=local", "output_dir=outputs", "container=podman", *words, "--", *SAY)
+    words = ["cluster=local", "output_dir=outputs", "container=podman", *words]
+    launch = launched(shell, *words, "--", *SAY)
     assert printed(launch).split() == [str(image)]
+    # Where each rank is in a container of its own, none takes the place of another.
+    two = ("container.inside=command", "resources.tasks_per_node=2")
+    launched(shell, *words, *two, "--", "true")
+    assert len({*names.read_text().split()}) == 3
 
 
 def test_srun_is_told_of_the_container_under_pyxis(slurm_shell: Any, tmp_path: Path) -> None:

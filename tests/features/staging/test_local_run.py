@@ -86,6 +86,17 @@ def test_a_kept_copy_that_was_truncated_is_copied_again(shell: Any, source: Path
     assert {run["state"] for run in (first, second, third)} == {"completed"}
 
 
+def test_exact_rerun_takes_no_other_data(shell: Any, source: Path) -> None:
+    """It refuses what is not as frozen, by name; without `--exact` today's data is meant."""
+    words = (f"+data.stage.big.source={source}", "experiment=command", "command=[true]", "code.snapshot=true")
+    run = _launch(shell, source, *words)
+    assert shell("rerun", run["run"], "--exact", "--wait").code == 0
+    source.write_bytes(b"other")
+    said = shell("rerun", run["run"], "--exact", "--wait")
+    assert (said.code, str(source) in said.err) == (2, True)
+    assert shell("rerun", run["run"], "--wait").code == 0
+
+
 def test_a_function_waits_for_what_comes_in_the_background(shell: Any, source: Path) -> None:
     """`run.data` returns when the data is there, and names what there is for a name that is not."""
     (shell.cwd / "mine.py").write_text(_FUNCTION)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -241,3 +242,23 @@ def test_snapshot_works_without_git_installed(project: Path, tmp_path: Path) -> 
         Code(), cwd=project, output_dir=project / "outputs", git=bare
     )
     assert {"train.py", "w.bin"} <= names(snapshot)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+@pytest.mark.parametrize("checkout", [False, True])
+def test_what_the_user_cannot_read_is_left_out(*, checkout: bool) -> None:
+    """A container or root may have left it in the project: that ends no launch."""
+    with tempfile.TemporaryDirectory(prefix="hpckit-project-") as name:
+        folder = Path(name)
+        write(folder, train_dot_py="one\n", theirs__a="x", of_root="x")
+        (folder / "theirs").chmod(0o700)
+        (folder / "of_root").chmod(0o600)
+        os.chown(folder, 65534, -1)
+        os.seteuid(65534)
+        try:
+            if checkout:
+                git(folder, "init", "-q", "-b", "main")
+            files = collected(folder).files
+        finally:
+            os.seteuid(0)
+    assert [file.path for file in files or ()] == ["train.py"]
