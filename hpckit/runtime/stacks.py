@@ -65,6 +65,8 @@ def enable_stack_dumps(file: Path) -> None:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
         stream = os.fdopen(descriptor, "w")
         faulthandler.register(DUMP_SIGNAL, stream, all_threads=True, chain=False)
+        stream.write("armed\n")
+        stream.flush()
         for earlier in _files:
             earlier.close()
         _files[:] = [stream]
@@ -92,12 +94,12 @@ async def collect_rank_stacks(
 ) -> dict[int, str]:
     """Return each rank's stacks, by rank; empty for one that cannot answer within `wait`.
 
-    `pids` and `files` are those of the ranks' processes and of their `arm()`. All ranks that catch
-    the signal are asked at once. A stopped process answers when it continues.
+    `pids` and `files` are those of the ranks' processes and of their `enable_stack_dumps()`. All ranks that
+    have called it are asked at once: a program that catches every signal may pass this one on to a process
+    that it ends. A stopped process answers when it continues.
     """
-    sizes = {
-        rank: _file_size(files[rank]) for rank in pids if rank in files and catches_dump_signal(pids[rank])
-    }
+    armed = {rank: size for rank in pids if (size := _file_size(files[rank]) if rank in files else 0)}
+    sizes = {rank: size for rank, size in armed.items() if catches_dump_signal(pids[rank])}
     for rank in list(sizes):
         try:
             os.kill(pids[rank], DUMP_SIGNAL)

@@ -57,6 +57,14 @@ threading.Thread(target=loads_data, daemon=True).start()
 trains()
 """
 
+PASSES_SIGNALS_ON = """
+import signal, subprocess, sys
+inside = subprocess.Popen([sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(300)"])
+for number in range(signal.SIGRTMIN, signal.SIGRTMAX):
+    signal.signal(number, lambda number, _: inside.send_signal(number))
+inside.wait()
+"""
+
 Start = Callable[[str], subprocess.Popen[str]]
 
 
@@ -119,6 +127,15 @@ def test_dump_asks_nobody_whom_the_signal_would_end(start: Start, tmp_path: Path
     assert not catches_dump_signal(child.pid)
     assert ask(tmp_path, child) == {0: ""}
     assert child.poll() is None
+
+
+def test_dump_asks_no_wrapper_that_passes_all_signals_on(start: Start, tmp_path: Path) -> None:
+    """A container's program does that, and what is in the container does not know the signal."""
+    child = start(PASSES_SIGNALS_ON)
+    assert catches_dump_signal(child.pid)
+    assert ask(tmp_path, child, wait=SHORT) == {0: ""}
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.5)
 
 
 def test_stopped_rank_is_named_and_does_not_keep_the_others(start: Start, tmp_path: Path) -> None:

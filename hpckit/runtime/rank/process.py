@@ -77,11 +77,11 @@ def build_user_command(launch: Launch, settings: LaunchConfig) -> list[str]:
 
 def exec_user_command(words: list[str], environ: Mapping[str, str]) -> NoReturn:
     """Replace this process with the user's command; raises ConfigError if it cannot start."""
-    program = words[0]
-    if program == "python" and shutil.which(program, path=environ.get("PATH")) is None:
-        program = sys.executable  # some images have only python3
+    if words[0] == "python" and shutil.which("python", path=environ.get("PATH")) is None:
+        # Some images have only python3. Python looks for itself by the word that started it.
+        words = [sys.executable, *words[1:]]
     try:
-        os.execvpe(program, words, dict(environ))  # noqa: S606  # no shell is the point
+        os.execvpe(words[0], words, dict(environ))  # noqa: S606  # no shell is the point
     except OSError as error:
         message = f"cannot start {words[0]!r} in {Path.cwd()}: {error.strerror}"
         hint = "only files that git tracks, or does not ignore, are in the frozen code"
