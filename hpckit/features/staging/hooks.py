@@ -129,9 +129,8 @@ def choose_providers(
     """Return from which of `nodes` nodes each gets its data, as places; none: from its source."""
     _, items, _ = read_items(config)
     sources = read_frozen_sources(launch.paths)
-    size = sum(sources[item.source].bytes for item in items if item.how is not How.link)
-    unknown = any(not sources[item.source].bytes for item in items)
-    if ready or unknown or is_tree_better(size, nodes):
+    sizes = [sources[item.source].bytes for item in items if item.how is not How.link]
+    if ready or 0 in sizes or is_tree_better(sum(sizes), nodes):  # 0: unknown
         return assign_providers(nodes, ready)
     return ((),) * nodes
 

@@ -26,8 +26,6 @@ from hpckit.values import dataclass, field_names
 _TAKEN = ("environment", "hf", "mnt", "out")
 """Names that the folder of a run on a node has already."""
 _NAME = lazy_pattern(r"[A-Za-z][A-Za-z0-9_]*\Z")
-_HASHED_BY_SHA256 = 50 * 10**9
-"""Up to this many bytes: sha256 costs a core twice the time of crc32, and finds what someone made, too."""
 
 
 class Kind(StrEnum):
@@ -242,13 +240,6 @@ def choose_how(item: StageItem, source: FrozenSource) -> How:
             hint="leave how out, or take how=copy",
         )
     return item.how
-
-
-def choose_verify(item: StageItem, source: FrozenSource) -> Verify:
-    """Return by what the copy is checked."""
-    if item.verify is not Verify.auto:
-        return item.verify
-    return Verify.sha256 if source.bytes <= _HASHED_BY_SHA256 else Verify.crc32
 
 
 def strip_tar_suffix(name: str) -> str:

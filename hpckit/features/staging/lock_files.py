@@ -66,6 +66,8 @@ def find_locked_environment(source: EnvironmentSource, cwd: Path, outputs: Path)
             hint=f"make one: {make}",
         )
     beside = tuple(path for path in (lock.with_name(name) for name in more) if path.is_file())
+    if source is EnvironmentSource.pixi and not beside:
+        raise ConfigError(f"{lock} is alone in its folder", hint=f"copy {' or '.join(more)} there")
     digest = hashlib.sha256()
     for path in (lock, *beside):
         digest.update(f"\0{path}\0".encode())

@@ -82,10 +82,10 @@ class NodeData:
 
     def _prepare(self, order: messages.Prepare) -> None:
         try:
-            folder = self._open_folder()
+            self._open_folder()
             for item in self.items:
                 if item.needed is Needed.start:
-                    self._stage(item, folder, order.providers)
+                    self._stage(item, order.providers)
             self.context.tell(messages.Prepared(staged=tuple(self._staged.values()), complete=True))
         except Exception as error:  # noqa: BLE001  # what a thread does not tell is waited for without end
             if not isinstance(error, StagingStoppedError):
@@ -95,11 +95,11 @@ class NodeData:
         self.out.start(self._job_folder / "out")
         for item in self.items:
             if item.needed is Needed.background and item.name not in self._staged:
-                self._stage_in_background(item, folder, order.providers)
+                self._stage_in_background(item, order.providers)
 
-    def _stage_in_background(self, item: StageItem, folder: Path, providers: tuple[str, ...]) -> None:
+    def _stage_in_background(self, item: StageItem, providers: tuple[str, ...]) -> None:
         try:
-            self._stage(item, folder, providers)
+            self._stage(item, providers)
             self.context.tell(messages.Prepared(staged=(self._staged[item.name],)))
         except StagingStoppedError:
             pass
@@ -130,11 +130,11 @@ class NodeData:
         assert self._folder is not None, "opened first"  # noqa: S101
         return self._folder / f"{JOB}{self.context.launch.id}-{self.context.index}"
 
-    def _stage(self, item: StageItem, folder: Path, providers: tuple[str, ...]) -> None:
+    def _stage(self, item: StageItem, providers: tuple[str, ...]) -> None:
         if item.name in self._staged:
             return
         began, source = time.monotonic(), self._source(item)
-        stager = self._build_stager(item, folder, providers)
+        stager = self._build_stager(item, providers)
         how = stager.stage()
         path = stager.path
         if stager.how is How.mount:
@@ -157,12 +157,12 @@ class NodeData:
             how=how,
         )
 
-    def _build_stager(self, item: StageItem, folder: Path, providers: tuple[str, ...]) -> Stager:
+    def _build_stager(self, item: StageItem, providers: tuple[str, ...] = ()) -> Stager:
         source = self._source(item)
         return Stager(
             item=item,
             source=source,
-            folder=folder,
+            folder=self._open_folder(),
             settings=self.settings,
             owner=self._owner,
             shelf=self.shelves[source.id],
@@ -174,7 +174,7 @@ class NodeData:
         )
 
     def _find_path(self, item: StageItem) -> Path:
-        stager = self._build_stager(item, self._open_folder(), ())
+        stager = self._build_stager(item)
         return self._job_folder / "mnt" / item.name if stager.how is How.mount else stager.path
 
     def get_variables(self) -> Mapping[str, str]:
@@ -208,7 +208,7 @@ class NodeData:
             if self._working is not None:
                 self._working.join(_LEAVE_S)
             for item in self.items:
-                self._build_stager(item, self._folder, ()).remove()
+                self._build_stager(item).remove()
 
 
 def read_frozen_sources(paths: LaunchPaths) -> dict[str, FrozenSource]:

@@ -299,9 +299,17 @@ def remove_copy(manifest: Path) -> bool:
         return True
 
 
+def _read_time_of_use(path: Path) -> float:
+    """Return when a file or folder was last touched; now, if another process has just taken it away."""
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:
+        return time.time()
+
+
 def evict_copies(folder: Path, most: float, room_for: int, kept: str) -> None:
     """Remove copies, the longest unused first, until the others and `room_for` are within `most`."""
-    found = sorted(folder.glob(f"*{MANIFEST}"), key=lambda path: path.stat().st_mtime)
+    found = sorted(folder.glob(f"*{MANIFEST}"), key=_read_time_of_use)
     sizes = {path: int(read_json_object(path).get("bytes", 0)) for path in found}
     total = sum(sizes.values()) + room_for
     for path, size in sizes.items():
@@ -327,6 +335,6 @@ def remove_leftovers(
     for part in folder.glob("*.gone"):
         shutil.rmtree(part, ignore_errors=True)
     for part in (*folder.glob("*.partial"), *folder.glob("*.extracted")):
-        if time.time() - part.lstat().st_mtime > 7 * 24 * 3600:
+        if time.time() - _read_time_of_use(part) > 7 * 24 * 3600:
             shutil.rmtree(part, ignore_errors=True)
             part.with_suffix(".blocks").unlink(missing_ok=True)

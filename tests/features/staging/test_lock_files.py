@@ -94,6 +94,9 @@ def test_what_keeps_an_environment_from_being_built_is_said(tmp_path: Path) -> N
     outputs = tmp_path / "outputs"
     with pytest.raises(ConfigError, match=r"there is no uv\.lock in"):
         find_locked_environment(EnvironmentSource.uv, tmp_path, outputs)
+    (tmp_path / "pixi.lock").touch()
+    with pytest.raises(ConfigError, match=r"pixi\.lock is alone"):
+        find_locked_environment(EnvironmentSource.pixi, tmp_path, outputs)
     (tmp_path / "uv.lock").write_text("1")
     locked = find_locked_environment(EnvironmentSource.uv, tmp_path, outputs)
     with pytest.raises(ConfigError, match="uv is not on PATH"):

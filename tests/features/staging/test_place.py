@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +28,17 @@ from hpckit.model.failure import Cause
 from hpckit.model.node_setup import KeptData
 
 MakeNode = Callable[..., Node]
+COME_AND_GO = f"""
+import sys
+from pathlib import Path
+partial, manifest = Path(sys.argv[1], "big.0a1b.partial"), Path(sys.argv[1], "big.0a1b{MANIFEST}")
+print(flush=True)
+while True:
+    partial.mkdir()
+    manifest.touch()
+    partial.rmdir()
+    manifest.unlink(missing_ok=True)
+"""
 
 
 @pytest.fixture
@@ -142,6 +155,20 @@ def test_what_a_killed_agent_left_goes_when_its_run_has_ended(tmp_path: Path, no
     assert copy.exists()
     remove_leftovers(here.folder, lambda owner: owner == {"launch": "/launch", "run": 0}, print)
     assert not copy.exists()
+
+
+def test_copies_that_come_and_go_meanwhile_trouble_nobody(here: Path) -> None:
+    """Other jobs of the node begin, finish and remove theirs at any time."""
+    with subprocess.Popen([sys.executable, "-c", COME_AND_GO, here], stdout=subprocess.PIPE) as job:
+        assert job.stdout is not None
+        job.stdout.readline()
+        try:
+            for _ in range(6000):
+                remove_leftovers(here, lambda _: False, print)
+                evict_copies(here, 0, 1, "")
+            assert job.poll() is None
+        finally:
+            job.kill()
 
 
 def test_what_was_begun_and_left_for_a_week_goes(here: Path) -> None:

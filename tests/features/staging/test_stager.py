@@ -18,7 +18,7 @@ from staged_node import Node, write_random
 from hpckit.features.staging.items import How, StageItem, Verify
 from hpckit.features.staging.listing import BLOCK
 from hpckit.features.staging.mounting import mount_squashfs, unmount
-from hpckit.features.staging.place import MANIFEST, NodeDataError, remove_copy
+from hpckit.features.staging.place import MANIFEST, NodeDataError, remove_copy, remove_leftovers
 from hpckit.features.staging.stager import StagingStoppedError
 from hpckit.model.failure import Cause
 
@@ -138,6 +138,17 @@ def test_a_disk_that_fills_meanwhile_is_told_and_left_clean(tmp_path: Path, node
             here.stage()
         assert raised.value.cause is Cause.scratch_full
         assert not [*here.folder.glob("*.partial")]
+
+
+def test_an_old_partial_copy_that_goes_on_is_no_leftover(tmp_path: Path, node: MakeNode) -> None:
+    """Another job of the node begins meanwhile, and removes what was left for a week."""
+    source = write_random(tmp_path / "data.bin", 2 * BLOCK)
+    here = node("n1", source)
+    partial = here.folder / f"big.{here.source.id}.partial"
+    partial.mkdir()
+    os.utime(partial, (0, 0))
+    here.shelf.on_begin = lambda: remove_leftovers(here.folder, lambda _: False, print)
+    assert here.stage().read_bytes() == source.read_bytes()
 
 
 @pytest.mark.parametrize("change", ["longer", "touched", "gone"])
