@@ -26,6 +26,7 @@ from hpckit.features.staging.place import (
     NodeDataError,
     end_use,
     evict_copies,
+    has_run_ended,
     hold_lock,
     is_in_use,
     make_room,
@@ -112,7 +113,7 @@ class NodeEnvironment:
         end_use(stager.used)
         if self.data.keep is KeptData.cache:
             evict_copies(self.folder, self.data.cache_gb * 1e9, 0, "")
-        else:
+        elif has_run_ended(self.owner):  # its next attempt may find it
             stager.remove()
 
     def _choose_start(self, stager: Stager, words: list[str], *, mounted: bool) -> tuple[str, list[str]]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpckit.errors import FrozenFolderError, HpckitError
+from hpckit.errors import FrozenFolderError
 from hpckit.features.staging.items import FrozenSource, How, Kind, Needed, StageItem, read_items
 from hpckit.features.staging.mounting import mount_squashfs, unmount
 from hpckit.features.staging.out import OutCopier
@@ -25,6 +25,7 @@ from hpckit.features.staging.place import (
     end_use,
     evict_copies,
     find_cause,
+    has_run_ended,
     remove_leftovers,
 )
 from hpckit.features.staging.stager import Stager, StagingStoppedError
@@ -32,15 +33,12 @@ from hpckit.features.staging.transfer import BlockServer, Shelf, derive_key
 from hpckit.model import messages
 from hpckit.model.node_setup import KeptData, StagedData
 from hpckit.model.plain import from_plain
-from hpckit.model.states import RunState
-from hpckit.record.launches import load_launch, read_run_records
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.store import make_private_folder, read_json, write_text_atomically
 from hpckit.run_features import NodeContext
 from hpckit.runtime.environ import STAGED_ENVIRONMENT
 
 _LEAVE_S = 2.0
-_ENDED = (RunState.completed, RunState.failed, RunState.cancelled)
 
 
 class NodeData:
@@ -116,7 +114,7 @@ class NodeData:
             folder = choose_folder(self.settings.dir, candidates, self.context.environ, needed)
             self._folder = claim_for_node(folder, self.context.node)
             environ = self.context.environ
-            remove_leftovers(self._folder, _has_run_ended, lambda mount: unmount(mount, environ))
+            remove_leftovers(self._folder, has_run_ended, lambda mount: unmount(mount, environ))
             make_private_folder(self._job_folder)
             write_text_atomically(self._job_folder / OWNER, json.dumps(self._owner))
         return self._folder
@@ -220,18 +218,6 @@ def read_frozen_sources(paths: LaunchPaths) -> dict[str, FrozenSource]:
         raise FrozenFolderError(
             f"{paths.folder}/stage.json cannot be read: {error}", hint="launch it again"
         ) from error
-
-
-def _has_run_ended(owner: Mapping[str, Any]) -> bool:
-    """Return whether the run that data was brought for has ended for good, or its launch is gone."""
-    folder = Path(str(owner.get("launch")))
-    if not folder.is_dir():
-        return True
-    try:
-        (record,) = read_run_records(load_launch(folder), [int(owner["run"])])
-    except (HpckitError, OSError, ValueError, KeyError, IndexError):
-        return False
-    return record.state in _ENDED
 
 
 def _link(place: Path, target: Path) -> None:

@@ -17,9 +17,12 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from hpckit.errors import HpckitError
 from hpckit.model.counted import format_byte_size
 from hpckit.model.failure import Cause
 from hpckit.model.node_setup import Data, KeptData
+from hpckit.model.states import RunState
+from hpckit.record.launches import load_launch, read_run_records
 from hpckit.record.layout import STAGED_DATA
 from hpckit.record.ownership import format_user
 from hpckit.record.store import PRIVATE_FILE, make_private_folder, read_json_object, write_text_atomically
@@ -317,6 +320,18 @@ def evict_copies(folder: Path, most: float, room_for: int, kept: str) -> None:
             return
         if path.name != f"{kept}{MANIFEST}" and remove_copy(path):
             total -= size
+
+
+def has_run_ended(owner: Mapping[str, Any]) -> bool:
+    """Return whether the run that data was brought for has ended for good, or its launch is gone."""
+    folder = Path(str(owner.get("launch")))
+    if not folder.is_dir():
+        return True
+    try:
+        (record,) = read_run_records(load_launch(folder), [int(owner["run"])])
+    except (HpckitError, OSError, ValueError, KeyError, IndexError):
+        return False
+    return record.state in {RunState.completed, RunState.failed, RunState.cancelled}
 
 
 def remove_leftovers(

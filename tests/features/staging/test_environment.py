@@ -194,6 +194,20 @@ def test_copies_that_nobody_uses_make_room_for_an_environment(venv: Path, tmp_pa
         assert not copy.exists()
 
 
+def test_environment_stays_until_its_run_has_ended(venv: Path, tmp_path: Path) -> None:
+    """A requeue on the same node finds it."""
+    packed = pack(venv, tmp_path / "outputs", PackedEnvironment.tar)
+    words = node(packed, tmp_path / "outputs", "-c", "pass")
+    launch = tmp_path / "outputs" / "launch"
+    launch.mkdir()
+    for how in ("copied", "kept"):
+        done = subprocess.run(words, check=True, capture_output=True, text=True)
+        assert f": {how}, " in done.stderr
+    launch.rmdir()  # as if it had been removed: nobody will come
+    subprocess.run(words, check=True, capture_output=True)
+    assert not [*(tmp_path / "node").glob("environment.*.manifest")]
+
+
 def test_two_jobs_share_what_one_brought(venv: Path, tmp_path: Path) -> None:
     """The one that ends first leaves it to the other."""
     packed = pack(venv, tmp_path / "outputs", PackedEnvironment.tar)
