@@ -153,6 +153,10 @@ def _explain_unknown_key(override: Override, key: str, keys: Sequence[str], grou
     section = key.rpartition(".")[0]
     beside = list_sibling_keys(key, keys)
     missing = key.partition(".")[0] == "data" and "data" not in keys  # a group that nothing begins with
+    if key.startswith(("data.stage.", "data.out.")) and not missing:
+        table, name = ".".join(key.split(".")[:2]), key.split(".")[2]
+        words = f"{override.input_line}: there is no item {name} in {table}."
+        return ConfigError(words, hint=f"To add it, write +{str(override.input_line).lstrip('+')}")
     near = ["data=stage"] if missing else suggest_nearest_names(key, [*groups, *keys])
     message = f"{override.input_line}: there is no key {key}.{format_did_you_mean(near)}"
     cause = key.rpartition(".")[2]

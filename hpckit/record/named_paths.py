@@ -84,7 +84,8 @@ class ProjectFolder:
 
     `missing` returns why runs will not find a path, None if they will. With `in_place` they start
     in this very folder. `seen` holds the checked texts with their keys, and `named` those that runs
-    will not find: a command often gets its paths from the configuration.
+    will not find: a command often gets its paths from the configuration. `elsewhere` are paths that only
+    containers have.
     """
 
     folder: Path
@@ -92,6 +93,7 @@ class ProjectFolder:
     in_place: bool = False
     seen: set[tuple[str, str]] = field(default_factory=set)
     named: set[str] = field(default_factory=set)
+    elsewhere: tuple[str, ...] = ()
 
 
 def warn_about_config_paths(config: Mapping[str, Any], project: ProjectFolder) -> Iterator[Finding]:
@@ -194,7 +196,7 @@ def _warn_if_path_is_missing(named: _Named, project: ProjectFolder) -> Iterator[
     except (OSError, ValueError):  # a text that cannot be a path
         return
     if Path(named.text).is_absolute():
-        if not there:
+        if not there and not any(path.is_relative_to(folder) for folder in project.elsewhere):
             unless = "the nodes may see more than this machine"
             yield _build_missing_path_warning(named, "on this machine", unless)
     elif there:

@@ -175,6 +175,8 @@ def _explain_missing_file(path: str, row: RunRow) -> str:
             f"  {name} is looked for in the frozen code, which has what git does not ignore:\n  git add "
             "-f it, or give the whole path of where it is\n"
         )
+    if path[0] == "/" and row.container is not None:
+        return "  a container has what is in its image, and mounts: container.mounts=[SRC[:DST[:ro]]]\n"
     if path[0] == "/" or "runtime.cwd=project" in row.overrides:
         return ""
     return (
@@ -253,11 +255,15 @@ def _list_commands_to_try_next(groups: Sequence[FailureGroup]) -> list[str]:
     key = keys.pop() if len(keys) == 1 else ""
     again = f"{gap}  try again: hpckit rerun {f'{one} {key}'.strip()} (today's code)"
     frozen = f"         or: hpckit resume {one} (the frozen code{begins})"
-    # It is sure that frozen code fails again that loops twice over its steps.
-    twice = "run.steps() was already called"
-    mended = any(row in ready and (row.failure is None or twice not in row.failure.message) for row in failed)
+    mended = any(row in ready and not _will_fail_again(row.failure) for row in failed)
     ours = not key and mended  # resume changes no key of the cluster, and takes the frozen code
     return [again, *([frozen] if ours else []), *refused, *_suggest_more_resources(ready)]
+
+
+def _will_fail_again(failure: Failure | None) -> bool:
+    """Whether it is sure that what was frozen fails again: a second loop of steps, data that changed."""
+    twice = "run.steps() was already called"
+    return failure is not None and (twice in failure.message or failure.cause is Cause.data_refused)
 
 
 def _suggest_more_resources(rows: Sequence[RunRow]) -> Iterator[str]:

@@ -100,3 +100,14 @@ def test_an_unknown_key_below_it_is_refused(tmp_path: Path) -> None:
     """A typing mistake below the group is found as below any other."""
     with pytest.raises(ConfigError, match=r"there is no key data\.dri"):
         _compose(tmp_path, "data=stage", "data.dri=/x")
+
+
+@pytest.mark.parametrize(
+    "word", ["data.stage.a.source=/x", "data.stage.a={source: /x}", "data.out.a.every_s=9"]
+)
+def test_an_item_without_a_plus_is_told_how_to_write_it(tmp_path: Path, word: str) -> None:
+    """It is no key of the user's own, nor a misspelt one."""
+    with pytest.raises(ConfigError) as raised:
+        _compose(tmp_path, "data=stage", word)
+    assert "there is no item a in data." in raised.value.message
+    assert raised.value.hint == f"To add it, write +{word}"

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpckit.record.named_paths import ProjectFolder, warn_about_command_paths, warn_about_config_paths
+from hpckit.values import replace
 
 KEYS = ("data", "data_path", "train", "pretrained", "tokenizer", "resume", "file", "lr", "model")
 """Keys of which most sound like something to read."""
@@ -183,3 +184,11 @@ def test_nothing_is_said_of_what_is_no_path(folder: Path, key: str, value: str) 
     assert of_command(folder, "python", "train.py", f"--{key}", value) == []
     assert of_command(folder, "python", "train.py", f"{key}={value}", value) == []
     of_command(folder, "bash", "-c", f"python train.py {value}")
+
+
+def test_path_that_only_a_container_has_is_no_slip(folder: Path) -> None:
+    """It is a mount's, or below it."""
+    words = ["python", "train.py", "--data", "/nowhere/data/a.bin"]
+    assert len(list(warn_about_command_paths(words, project(folder)))) == 1
+    inside = replace(project(folder), elsewhere=("/nowhere/data",))
+    assert list(warn_about_command_paths(words, inside)) == []

@@ -234,6 +234,18 @@ def test_failures_say_where_a_module_is_looked_for() -> None:
     assert "in the image: git add -f your own, take one that has it" in text
     assert "or name its Python: container.python" in text
     assert "cluster.python" not in text
+    lost = replace(lost, message="FileNotFoundError: [Errno 2] No such file or directory: '/data/x'")
+    text = "\n".join(format_failure_groups([replace(row, container=image) for row in rows(lost)]))
+    assert "container.mounts=[SRC[:DST[:ro]]]" in text
+    assert "container.mounts" not in "\n".join(format_failure_groups(rows(lost)))
+
+
+def test_data_that_changed_is_not_tried_again_as_it_was_frozen() -> None:
+    """A resume would be refused for the same reason."""
+    refused = Failure(cause=Cause.data_refused, message="/x has changed since the launch", signature="a")
+    text = "\n".join(format_failure_groups(rows(refused)))
+    assert "hpckit rerun" in text
+    assert "hpckit resume" not in text
 
 
 def test_gpu_memory_is_named_where_the_message_is_cut_before_it() -> None:
