@@ -27,7 +27,7 @@ from hpckit.report.escape import escape_table_cell
 from hpckit.values import replace
 
 if TYPE_CHECKING:  # they import Hydra, which --help does not need
-    from hpckit.operations.deduplicate import KnownRun, KnownRuns
+    from hpckit.operations.known_runs import KnownRun, KnownRuns
     from hpckit.operations.prepare import Prepared
     from hpckit.operations.started import Started
 
@@ -49,9 +49,9 @@ def report_nothing_to_launch(
     else:
         context.say(f"nothing to launch: {what} known already (--rerun launches anyway)")
         context.note(
-            "a run is known by its configuration and its code; the shell's variables, packages and "
-            "data do not count, nor do name, tracker, notices, telemetry, printed metrics and "
-            "injected faults"
+            "a run is known by its configuration, its code and its staged data; the shell's variables, "
+            "packages and other data do not count, nor do name, tracker, notices, telemetry, printed "
+            "metrics and injected faults"
         )
     if not arguments.wait or arguments.dry_run:
         return 0

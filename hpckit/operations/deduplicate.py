@@ -17,10 +17,12 @@ from hpckit.model.events import RunsKnown, SettingsChanged
 from hpckit.model.history import LaunchHistory
 from hpckit.model.ids import build_run_id
 from hpckit.model.node_setup import FrozenContainer, find_container_of_run
-from hpckit.model.plain import attributes_to_json, to_plain
+from hpckit.model.plain import to_plain
 from hpckit.model.plan import RunSpec
 from hpckit.model.run import RunView
 from hpckit.model.states import RunState
+from hpckit.operations.known_runs import KnownRun, KnownRuns
+from hpckit.operations.launch_features import find_changed_files
 from hpckit.operations.prepare import Prepared, narrow_to_runs
 from hpckit.record.launch_events import read_merged_events, record_launch_event
 from hpckit.record.launches import Launch, load_launch, load_run_settings, read_launch_history
@@ -67,77 +69,8 @@ _OF_CLUSTER = ("kind", "partition", "account", "qos")
 _ON_ITS_WAY = frozenset({RunState.pending, RunState.running, RunState.interrupted})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownRun:
-    """A run of this launch that need not start, and the earlier run that replaces it."""
-
-    index: int
-    overrides: tuple[str, ...]
-    folder: Path
-    earlier: int
-    state: RunState
-    differs: tuple[KeyDifference, ...] = ()
-    """Of a run under way: what it was given otherwise than this launch asks for."""
-
-    @property
-    def id(self) -> str:
-        """The id of the earlier run."""
-        return build_run_id(self.folder.name, self.earlier)
-
-    @property
-    def json_fields(self) -> dict[str, object]:
-        """The run as `launch --json` prints it; `index` is that of the earlier run."""
-        differs = [attributes_to_json(difference, "key has=old asked=new") for difference in self.differs]
-        return {
-            **attributes_to_json(self, "run=id index=earlier overrides state dir=folder"),
-            **({} if self.state is RunState.completed else {"differs": differs}),
-        }
-
-
 _OF_STAGES = "as runs of stages need each other in one launch, and other runs of it are new"
 _OF_SEARCH = "as sweep.sampler=optuna learns only from the runs of its own launch"
-
-
-@dataclass(slots=True, kw_only=True)
-class KnownRuns:
-    """The known runs of a launch: `skipped` have completed, `adopted` wait or run elsewhere.
-
-    `apart` would be known, too, but runs need each other within one launch, as `needs` says.
-    `changed` counts runs that would be known, but their code has changed or cannot be identified,
-    `changed_open` are the ids of those that wait or run; `changed_in` is the newest launch with
-    such runs, and `changed_files` are those that differ from its code. `elsewhere` are completed
-    runs that a resume had given another layout, with the words that asked for it: not what is asked
-    for now. `environment` is what differs in the environment of the newest skipped run, in words.
-    """
-
-    skipped: list[KnownRun] = field(default_factory=list)
-    adopted: list[KnownRun] = field(default_factory=list)
-    apart: list[KnownRun] = field(default_factory=list)
-    needs: str = ""
-    changed: int = 0
-    changed_open: list[str] = field(default_factory=list)
-    changed_in: str = ""
-    changed_files: tuple[str, ...] = ()
-    elsewhere: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    environment: tuple[str, ...] = ()
-
-    @property
-    def would_repeat_runs(self) -> bool:
-        """Whether something that has completed or is under way would be launched once more."""
-        return bool(self.changed or self.apart)
-
-    @property
-    def json_fields(self) -> dict[str, object]:
-        """The fields of `launch --json`."""
-        return {
-            "skipped": [run.json_fields for run in self.skipped],
-            "adopted": [run.json_fields for run in self.adopted],
-        }
-
-    def indices_to_launch(self, runs: Sequence[RunSpec]) -> tuple[int, ...]:
-        """Return the indices of the runs to launch."""
-        known = {run.index for run in (*self.skipped, *self.adopted)}
-        return tuple(run.index for run in runs if run.index not in known)
 
 
 def find_already_launched_runs(prepared: Prepared, context: Context, *, any_code: bool = False) -> KnownRuns:
@@ -241,10 +174,10 @@ class _Search:
             paths = holding.paths
             self.found.changed_in = paths.folder.name
             recorded = read_outside_code_checksums(paths)
-            found = (
-                list_changed_outside_code_paths(self._find_unfrozen_code_of_runs(signature), recorded)
-                for signature in signatures
-            )
+            found = [tuple(self._find_changed_files(holding, signatures))]
+            for signature in signatures:
+                unfrozen = self._find_unfrozen_code_of_runs(signature)
+                found += [list_changed_outside_code_paths(unfrozen, recorded)]
             files = list_files_differing_from_launch(self.prepared.snapshot, paths)
             runs = holding.find_runs_with_signatures(signatures)
             images = {image for index in runs if (image := read_frozen_image(paths, index)) is not None}
@@ -275,9 +208,9 @@ class _Search:
             ours_too: dict[str, dict[str, list[int]]] = {}
             left: dict[str, list[int]] = {}
             for signature, indices in holding.runs.items():
-                as_recorded = alike and not list_changed_outside_code_paths(
-                    self._find_unfrozen_code_of_runs(signature), recorded
-                )
+                unfrozen = self._find_unfrozen_code_of_runs(signature) if alike else frozenset()
+                as_recorded = alike and not list_changed_outside_code_paths(unfrozen, recorded)
+                as_recorded = as_recorded and not self._find_changed_files(holding, (signature,))
                 for index in indices:
                     image = read_frozen_image(paths, index)
                     asked = [self._find_image(run) for run in self.wanted[signature]]
@@ -293,6 +226,12 @@ class _Search:
             same += [replace(holding, runs=runs) for runs in ours_too.values()]
             others += [replace(holding, runs=left)] if left else []
         return same, others
+
+    def _find_changed_files(self, holding: EarlierLaunch, signatures: Iterable[str]) -> list[str]:
+        """Return what else was frozen for such runs, such as their data, and is not the same now."""
+        runs = [self.wanted[signature][0] for signature in signatures]
+        used = [(run.settings, run.config) for run in runs]
+        return find_changed_files(holding.paths, used, self.prepared.files)
 
     def _find_image(self, run: RunSpec) -> FrozenContainer | None:
         """Return the image that a run will be in."""

@@ -16,11 +16,11 @@ from hpckit.operations.add_job import lock_launch_for_adding_jobs
 from hpckit.operations.check import ModelDepth, check_launch
 from hpckit.operations.cluster_limits import ask_which_jobs_fit_queue
 from hpckit.operations.deduplicate import (
-    KnownRuns,
     drop_already_launched_runs,
     find_already_launched_runs,
     record_replacing_runs,
 )
+from hpckit.operations.known_runs import KnownRuns
 from hpckit.operations.next_step import launch_reference, say_runs_continue_on_ctrl_c
 from hpckit.operations.prepare import Prepared, add_notice_destinations, prepare_launch, write_launch_folder
 from hpckit.operations.service_jobs import are_arrays_chained, ensure_backlog_job, queue_auto_resume_job

@@ -16,7 +16,7 @@ from hpckit.model.finding import Finding
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.node_setup import FrozenContainer
 from hpckit.model.plan import LaunchPlan, SweepPoint
-from hpckit.record.launches import Launch
+from hpckit.record.layout import LaunchPaths
 from hpckit.run_features import find_run_hooks
 from hpckit.values import replace
 
@@ -69,13 +69,19 @@ def freeze_feature_files(points: Sequence[SweepPoint], folder: Path, context: Co
     return files
 
 
-def find_changed_files(launch: Launch, points: Sequence[SweepPoint], files: Mapping[str, str]) -> list[str]:
-    """Return what features of these points froze in an earlier launch and find changed now.
+def find_changed_files(
+    paths: LaunchPaths, runs: Iterable[tuple[LaunchConfig, Mapping[str, Any]]], files: Mapping[str, str]
+) -> list[str]:
+    """Return what features of these runs use that is not as an earlier launch froze it.
 
-    `find_changes(*, launch, files) -> list[str]`; `files` are the texts that are frozen now, by name.
+    `find_changes(*, paths, config, files) -> Iterable[str]`: `paths` are those of the earlier launch,
+    `files` the texts that are frozen now, by name.
     """
-    hooks = _list_hooks([(point.settings, point.config) for point in points], "find_changes")
-    return [name for find in hooks for name in find(launch=launch, files=files)]
+    found = dict[str, None]()
+    for settings, config in runs:
+        for find in find_run_hooks(settings, config, "find_changes"):
+            found |= dict.fromkeys(find(paths=paths, config=config, files=files))
+    return list(found)
 
 
 def _list_hooks(

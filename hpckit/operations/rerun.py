@@ -100,7 +100,8 @@ def prepare_rerun(
             else _snapshot_current_code(launch, points, context)
         )
         prepared = _prepare_rerun_launch(launch, points, source, words, context)
-        if exact and (changed := find_changed_files(launch, points, prepared.files)):
+        runs = [(point.settings, point.config) for point in points if exact]
+        if changed := find_changed_files(launch.paths, runs, prepared.files):
             raise UsageError(
                 f"{format_short_list(changed, _SHOWN)} changed since {launch.id} was frozen",
                 hint="bring back what it was, or rerun without --exact",

@@ -15,9 +15,10 @@ from typing import Any
 from hpckit.model.command import parse_invocation, parse_shell_commands
 from hpckit.model.counted import format_short_list
 from hpckit.model.finding import Finding, build_error_finding, build_warning_finding
-from hpckit.model.launch import ClusterKind, LaunchConfig
+from hpckit.model.launch import ClusterKind, LaunchConfig, WorkingFolder
 from hpckit.model.node_setup import has_data_settings
 from hpckit.model.plain import iterate_config_strings
+from hpckit.model.plan import RunSpec
 from hpckit.patterns import lazy_pattern
 from hpckit.record.ownership import (
     explain_unsafe_path,
@@ -94,6 +95,20 @@ class ProjectFolder:
     seen: set[tuple[str, str]] = field(default_factory=set)
     named: set[str] = field(default_factory=set)
     elsewhere: tuple[str, ...] = ()
+
+
+def build_project_folders(
+    folder: Path, missing: Callable[[Path], str | None], runs: Iterable[RunSpec]
+) -> Mapping[WorkingFolder, ProjectFolder]:
+    """Return the folder of these runs' project, by the folder that they start in."""
+    mounts = {mount for run in runs for mount in run.settings.container.mounts}
+    elsewhere = tuple(mount.split(":")[1] for mount in mounts if ":/" in mount)
+    return {
+        where: ProjectFolder(
+            folder=folder, missing=missing, in_place=where is WorkingFolder.project, elsewhere=elsewhere
+        )
+        for where in WorkingFolder
+    }
 
 
 def warn_about_config_paths(config: Mapping[str, Any], project: ProjectFolder) -> Iterator[Finding]:

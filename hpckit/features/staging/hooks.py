@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ from hpckit.model.node_setup import (
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import LaunchPlan
 from hpckit.record.launches import Launch
+from hpckit.record.layout import LaunchPaths
 from hpckit.record.snapshot.environment import capture_python_environment
 from hpckit.record.store import read_json_object
 from hpckit.run_features import NodeContext
@@ -101,10 +103,19 @@ def _read_data_settings(config: Mapping[str, Any]) -> Data:
     return read_items(config)[0] if has_data_settings(config) else Data()
 
 
-def find_changes(*, launch: Launch, files: Mapping[str, str]) -> list[str]:
-    """Return the sources that are not what another launch has frozen."""
-    then, now = read_frozen_sources(launch.paths), json.loads(files["stage.json"])["sources"]
-    return [text for text, source in now.items() if text in then and to_plain(then[text]) != source]
+def find_changes(*, paths: LaunchPaths, config: Mapping[str, Any], files: Mapping[str, str]) -> list[str]:
+    """Return the sources of a run that are not what another launch has frozen."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        then = _read_sources((paths.folder / "stage.json").read_text())
+        now = _read_sources(files["stage.json"])
+        named = {item.source for item in read_items(config)[1]}
+        return sorted(text for text in named & then.keys() if then[text] != now.get(text))
+    return []
+
+
+@lru_cache(maxsize=2)
+def _read_sources(text: str) -> Mapping[str, Any]:
+    return dict(json.loads(text)["sources"])
 
 
 def prepare_node(context: NodeContext) -> NodeData:

@@ -110,17 +110,8 @@ class Machine:
     @cached_property
     def _project_folders(self) -> Mapping[WorkingFolder, named_paths.ProjectFolder]:
         """The project's folder, by the folder that runs start in."""
-        mounts = {mount for run in self.plan.runs for mount in run.settings.container.mounts}
-        elsewhere = tuple(mount.split(":")[1] for mount in mounts if ":/" in mount)
-        return {
-            where: named_paths.ProjectFolder(
-                folder=self.working_dir,
-                missing=self.frozen_files.explain_relative_path_missing,
-                in_place=where is WorkingFolder.project,
-                elsewhere=elsewhere,
-            )
-            for where in WorkingFolder
-        }
+        missing = self.frozen_files.explain_relative_path_missing
+        return named_paths.build_project_folders(self.working_dir, missing, self.plan.runs)
 
     @cached_property
     def _cached_script_reader(self) -> script_imports.Reader:

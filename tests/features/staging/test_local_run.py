@@ -97,6 +97,19 @@ def test_exact_rerun_takes_no_other_data(shell: Any, source: Path) -> None:
     assert shell("rerun", run["run"], "--wait").code == 0
 
 
+def test_data_that_changed_is_asked_about_as_code_is(shell: Any, source: Path) -> None:
+    """A run on what the file was before is not the run that is asked for."""
+    base = ("cluster=local", "code.snapshot=true", "data=stage", f"data.dir={source.parent / 'node'}")
+    words = (*base, "data.margin_gb=0", f"+data.stage.big.source={source}", "--", "true")
+    assert shell("launch", "--wait", *words).code == 0
+    assert "nothing to launch" in shell("launch", "--wait", *words).out
+    source.write_bytes(b"other")
+    said = shell("launch", "--wait", *words)
+    assert (said.code, str(source) in said.err) == (2, True)
+    assert "nothing to launch" in shell("launch", "--wait", "--any-code", *words).out
+    assert json.loads(shell("launch", "--wait", "--json", "--changed-code", *words).out)["runs"]
+
+
 def test_a_function_waits_for_what_comes_in_the_background(shell: Any, source: Path) -> None:
     """`run.data` returns when the data is there, and names what there is for a name that is not."""
     (shell.cwd / "mine.py").write_text(_FUNCTION)
