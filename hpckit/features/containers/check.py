@@ -31,7 +31,9 @@ _OLDEST = (3, 11)
 _NAMED = "hpckit-python"
 _ASK = f"import sys; print('{_NAMED}', *sys.version_info[:2])"
 
-_NAME_PYTHON = "name the image's Python: container.python=PATH; agents need 3.11 or later"
+_NAME_PYTHON = (
+    "name the image's Python: container.python=PATH (3.11 or later); a command: container.inside=command"
+)
 _HINTS = {
     "/dev/fuse": "take an unpacked folder as image, or ask for a /dev/fuse that users may open",
     "Requesting capability": "as root without all capabilities: container.options=[--userns], or --no-privs",

@@ -59,7 +59,9 @@ def find_container(*, settings: LaunchConfig, output_dir: Path, context: Context
         stamp, (_, platform) = read_stamp(file), read_kind_and_platform(file)
         digest, size = find_digest(file, stamp, output_dir)
     except OSError as error:
-        hint = "name a file or folder that this machine and all nodes can read"
+        hint = (
+            "name a file or folder that all nodes can read, or a reference with a scheme: docker://NAME:TAG"
+        )
         raise ConfigError(f"container.image={image} cannot be read: {error.strerror}", hint=hint) from error
     if wanted not in {None, digest}:
         hint = "use the image that has this digest, or leave container.digest out"

@@ -106,7 +106,7 @@ def build_locked_environment(locked: LockedEnvironment, context: Context) -> Non
         # On the file system of the environment, files of the cache need no copy.
         environ["UV_CACHE_DIR"] = environ.get("UV_CACHE_DIR") or str(locked.folder.with_name("uv-cache"))
         if locked.source is EnvironmentSource.uv:
-            _check_lock_is_current(locked.lock, program, environ)
+            _check_lock_is_current(locked.lock, program, environ, context)
         hint = "run it by hand to see all it says; the environment is built on this machine"
         run_program(_build_command(locked, program), environ, hint, locked.lock.parent)
         if not locked.python.exists():
@@ -114,14 +114,15 @@ def build_locked_environment(locked: LockedEnvironment, context: Context) -> Non
         write_chunks(locked.kept_lock, (locked.lock.read_bytes(),))
 
 
-def _check_lock_is_current(lock: Path, uv: str, environ: Mapping[str, str]) -> None:
-    """Raise ConfigError if a lock file is out of date; without a network that cannot be told."""
+def _check_lock_is_current(lock: Path, uv: str, environ: Mapping[str, str], context: Context) -> None:
+    """Raise ConfigError if a lock file is out of date; warn if that cannot be told, as without a network."""
     hint = "update it: uv lock"
     try:
         run_program([uv, "lock", "--check", "--project", str(lock.parent)], environ, hint, lock.parent)
     except UsageError as error:
         if _OUT_OF_DATE in error.message:
             raise ConfigError(f"{lock} is older than pyproject.toml: {error.message}", hint=hint) from error
+        context.note(f"warning: uv could not tell whether {lock} is up to date: {error.message}")
 
 
 def _build_command(locked: LockedEnvironment, program: str) -> list[str]:

@@ -71,7 +71,7 @@ def _request_stacks(selection: Selection, context: Context) -> tuple[RunRecord, 
 
 
 _HEAD = lazy_pattern(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*$", re.MULTILINE)
-_SILENT = "no Python stacks: the process did not answer (stopped, not ready yet, or not Python)"
+_SILENT = "no Python stacks: it did not answer (a command without hpckit.attach, stopped, or not ready)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
