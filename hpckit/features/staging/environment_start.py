@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess  # noqa: TID251  # the programs that unpack
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +32,6 @@ from hpckit.features.staging.place import (
     rewrite_manifest,
 )
 from hpckit.features.staging.stager import Stager
-from hpckit.features.staging.transfer import Shelf
 from hpckit.model.failure import Cause
 from hpckit.model.node_setup import Data, KeptData, StagedData
 from hpckit.model.plain import to_plain
@@ -102,10 +100,7 @@ class NodeEnvironment:
             folder=self.folder,
             settings=self.data,
             owner=self.owner,
-            shelf=Shelf(),
-            key=b"",
             environ=environ,
-            stopped=threading.Event(),
         )
 
     def _leave(self, stager: Stager) -> None:

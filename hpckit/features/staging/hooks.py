@@ -92,7 +92,7 @@ def _check_environment(
     if locked is not None:
         find_installer(locked, environ)
     if packs:
-        check_data_dir(data.dir, settings, folder)
+        check_data_dir(data.dir, settings, folder, environ)
         find_squashfs_packer(data.environment, environ.get("PATH", os.defpath))
     if packs and locked is None:
         find_environment_folders(settings.cluster.python or sys.executable, environ)

@@ -109,6 +109,8 @@ def list_folder(folder: Path, name: str) -> tuple[Listing, str]:
                 waiting.append((Path(each.path), path))
                 continue
             elif each.is_file():
+                if not os.access(each.path, os.R_OK):
+                    raise SourceError(f"has a file that you cannot read: {each.path}")
                 seen = each.stat()
                 entries.append((path, seen.st_size, stat.S_IMODE(seen.st_mode), ""))
                 digest.update(f"{seen.st_mtime_ns} ".encode())
@@ -133,11 +135,6 @@ def compute_sum(data: bytes | bytearray | memoryview, verify: Verify) -> str:
     if verify is Verify.crc32:
         return f"{zlib.crc32(data):08x}"
     return hashlib.sha256(data).hexdigest() if verify is Verify.sha256 else "-"
-
-
-def combine_sums(sums: Sequence[str]) -> str:
-    """Return the sum of the whole."""
-    return hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
 
 class Tree:

@@ -198,8 +198,12 @@ class NodeData:
                     process.wait(2)
                 process.kill()
         end_use(self._used)
-        if final and self._folder is not None:
+        if not self.out.complete:  # no later agent removes it
+            with contextlib.suppress(OSError):
+                write_text_atomically(self._job_folder / OWNER, json.dumps({**self._owner, "results": True}))
+        elif final and self._folder is not None:
             shutil.rmtree(self._job_folder, ignore_errors=True)
+        if final and self._folder is not None:
             if self.settings.keep is KeptData.cache:
                 evict_copies(self._folder, self.settings.cache_gb * 1e9, 0, "")
                 return

@@ -323,10 +323,10 @@ def evict_copies(folder: Path, most: float, room_for: int, kept: str) -> None:
 
 
 def has_run_ended(owner: Mapping[str, Any]) -> bool:
-    """Return whether the run that data was brought for has ended for good, or its launch is gone."""
+    """Return whether nothing of a run on a node is needed: it has ended for good, or its launch is gone."""
     folder = Path(str(owner.get("launch")))
-    if not folder.is_dir():
-        return True
+    if not folder.is_dir() or owner.get("results"):
+        return not owner.get("results")
     try:
         (record,) = read_run_records(load_launch(folder), [int(owner["run"])])
     except (HpckitError, OSError, ValueError, KeyError, IndexError):

@@ -22,6 +22,7 @@ from hpckit.record.store import make_private_folder
 from hpckit.values import replace
 
 _HUB = "https://huggingface.co"
+_NO_ANSWER = (urllib.error.URLError, HTTPException, ConnectionError, TimeoutError)
 _SECONDS = 60
 _PIECE = 8 << 20
 _OF_HUB = lazy_pattern(r"hf://(datasets/)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?\Z")
@@ -99,7 +100,7 @@ def fetch_hub_source(source: FrozenSource, folder: Path, environ: Mapping[str, s
             url = f"{source.endpoint}/{match[1] or ''}{match[2]}/resolve/{source.commit}/{path}"
             wanted = (one.get("lfs") or {}).get("sha256")
             _download(url, target, wanted, one.get("size"), environ)
-    except (KeyError, TypeError, ValueError, urllib.error.URLError, HTTPException) as error:
+    except (KeyError, TypeError, ValueError, *_NO_ANSWER) as error:
         raise SourceError(f"cannot be downloaded from {source.endpoint}: {_explain(error)}") from error
     reference = base / "refs" / (match[3] or "main")
     make_private_folder(reference.parent)

@@ -14,7 +14,7 @@ from typing import Any
 from hpckit.errors import ConfigError
 from hpckit.features.staging.items import FrozenSource, Kind, StageItem, choose_how, read_items
 from hpckit.features.staging.listing import Listing, SourceError, list_file, list_folder
-from hpckit.features.staging.place import find_shared_file_system
+from hpckit.features.staging.place import expand_variables, find_shared_file_system
 from hpckit.features.staging.remote import inspect_object_source, resolve_hub_source
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.plain import to_plain
@@ -31,7 +31,7 @@ def freeze_sources(
     for settings, config in runs:
         data, items, outs = read_items(config)
         if items or outs or data.dir is not None:
-            check_data_dir(data.dir, settings, folder)
+            check_data_dir(data.dir, settings, folder, environ)
         for item in items:
             if item.source not in found:
                 found[item.source] = _inspect_source(item, cwd, environ)
@@ -66,7 +66,7 @@ def read_source(path: Path) -> tuple[FrozenSource, Listing]:
             listing, digest = list_file(path), ""
             kind, time = Kind.file, path.stat().st_mtime_ns
     except OSError as error:
-        raise SourceError(f"cannot be read: {error.strerror}") from error
+        raise SourceError(f"cannot be read: {error}") from error
     files = len(listing.entries)
     source = FrozenSource(
         place=str(path), kind=kind, bytes=listing.bytes, files=files, mtime_ns=time, digest=digest
@@ -74,7 +74,9 @@ def read_source(path: Path) -> tuple[FrozenSource, Listing]:
     return source, listing
 
 
-def check_data_dir(text: str | None, settings: LaunchConfig, folder: Path) -> None:
+def check_data_dir(
+    text: str | None, settings: LaunchConfig, folder: Path, environ: Mapping[str, str]
+) -> None:
     """Raise ConfigError for a data.dir that cannot be a node's own; what only a node knows is left to it."""
     if text is None:
         if not settings.cluster.node_scratch:
@@ -83,6 +85,11 @@ def check_data_dir(text: str | None, settings: LaunchConfig, folder: Path) -> No
                 hint="name a folder on the nodes' own disks: data.dir=/local/$USER",
             )
         return
+    if settings.cluster.kind is not ClusterKind.slurm and expand_variables(text, environ) is None:
+        raise ConfigError(
+            f"data.dir={text} names a variable that this machine does not have",
+            hint="export it, or name a folder",
+        )
     if not text.startswith(("/", "$", "~")):
         raise ConfigError(f"data.dir={text} is not absolute", hint="for example data.dir=/local/$USER")
     if text.startswith("$"):

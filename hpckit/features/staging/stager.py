@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import json
 import lzma
 import os
@@ -16,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from gzip import BadGzipFile
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from hpckit.features.staging.items import (
     FrozenSource,
@@ -27,7 +29,7 @@ from hpckit.features.staging.items import (
     choose_how,
     strip_tar_suffix,
 )
-from hpckit.features.staging.listing import Listing, SourceError, Tree, combine_sums, compute_sum, list_folder
+from hpckit.features.staging.listing import Listing, SourceError, Tree, compute_sum, list_folder
 from hpckit.features.staging.place import (
     MANIFEST,
     NodeDataError,
@@ -49,6 +51,8 @@ from hpckit.values import dataclass, field, replace
 
 _AT_A_TIME = 4
 """Blocks that are read, summed and written beside each other."""
+_DAMAGES = (tarfile.TarError, SourceError, EOFError, ValueError, BadGzipFile, zlib.error, lzma.LZMAError)
+_OF_CONTENT = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.EINVAL)
 _HASHED_BY_SHA256 = 50 * 10**9
 """Up to this many bytes: sha256 costs a core twice the time of crc32, and finds what someone made, too."""
 _TRIES = 2
@@ -68,10 +72,10 @@ class Stager:
     folder: Path
     settings: Data
     owner: Mapping[str, Any]
-    shelf: Shelf
-    key: bytes
     environ: Mapping[str, str]
-    stopped: threading.Event
+    shelf: Shelf = field(default_factory=Shelf)
+    key: bytes = b""
+    stopped: threading.Event = field(default_factory=threading.Event)
     providers: tuple[str, ...] = ()
     used: list[int] = field(default_factory=list)
     """Open files by which copies count as in use."""
@@ -88,9 +92,8 @@ class Stager:
 
     @property
     def _verify(self) -> Verify:
-        if self.item.verify is not Verify.auto:
-            return self.item.verify
-        return Verify.sha256 if self.source.bytes <= _HASHED_BY_SHA256 else Verify.crc32
+        auto = Verify.sha256 if self.source.bytes <= _HASHED_BY_SHA256 else Verify.crc32
+        return auto if self.item.verify is Verify.auto else self.item.verify
 
     @property
     def _lock(self) -> Path:
@@ -187,14 +190,14 @@ class Stager:
     def _copy(self) -> None:
         try:
             self._fill_and_check(self._beside(".partial"))
-        except (OSError, NodeDataError) as error:
-            if find_cause(error) is Cause.scratch_full:
+        except Exception as error:
+            if find_cause(error) is Cause.scratch_full or self._beside(".extracted").exists():
                 self._remove_partial()
             raise
 
     def _fill_and_check(self, partial: Path) -> None:
-        for other in self.folder.glob(f"{self.item.name}.*.partial"):
-            if other != partial:
+        for other in self.folder.glob(f"{self.item.name}.*.*"):
+            if other != partial and other.suffix in (".partial", ".extracted"):
                 shutil.rmtree(other, ignore_errors=True)
         os.utime(make_private_folder(partial))  # leftovers are known by their age
         need = self.source.bytes * (2 if self.how is How.extract else 1)
@@ -294,7 +297,13 @@ class Stager:
         target = filling.tree
 
         def copy_block(block: int) -> str:
-            data = tree.read_block(block)
+            try:
+                data = tree.read_block(block)
+            except OSError as error:
+                if fetch is not None:  # it is on the node already
+                    raise
+                name = error.filename or next(tree.listing.pieces_of_block(block))[0]
+                raise SourceError(f"cannot be read: {name}: {error.strerror}") from error
             if tree.base != target.base:
                 target.write_block(block, data)
             return compute_sum(data, self._verify)
@@ -321,14 +330,16 @@ class Stager:
             packed = partial / self.source.base_name
             digest = self._extract(packed, self._beside(".extracted"))
             self._beside(".extracted").rename(self._base)
-            threading.Thread(target=self._remove_packed, args=(partial,), daemon=True).start()
+            tree.base = self._beside(f".{os.getpid()}.packed.gone")  # a later copy may be partial meanwhile
+            partial.rename(tree.base)
+            threading.Thread(target=self._remove_packed, args=(tree.base,), daemon=True).start()
         else:
             partial.rename(self._base)
             tree.base = self._base
         manifest = {
             "source": self.source.place,
             "bytes": self.source.bytes or tree.listing.bytes,
-            "sum": f"{self._verify}:{combine_sums(sums)}",
+            "sum": f"{self._verify}:{hashlib.sha256(' '.join(sums).encode()).hexdigest()}",
             "digest": digest,
             "keep": self.settings.keep.value,
             "for": dict(self.owner),
@@ -337,23 +348,37 @@ class Stager:
 
     def _extract(self, packed: Path, target: Path) -> str:
         """Unpack a tar file, without what leads out of its folder; return a digest of what is there."""
-        shutil.rmtree(target, ignore_errors=True)
         inner = target / self.path.name
         make_private_folder(inner)
         try:
-            with tarfile.open(packed) as archive:
+            with tarfile.open(packed, tarinfo=_CheckedTarInfo) as archive:
                 archive.extractall(inner, filter="data")
-                while archive.fileobj is not None and archive.fileobj.read(1 << 20):
-                    pass  # only at the end of its file a compressed archive is checked
-        except (tarfile.TarError, EOFError, ValueError, BadGzipFile, zlib.error, lzma.LZMAError) as error:
-            shutil.rmtree(target, ignore_errors=True)
-            raise NodeDataError(f"{self.source.place} cannot be unpacked: {error}") from error
-        return list_folder(inner, inner.name)[1]
+                while archive.fileobj is not None and (rest := archive.fileobj.read(1 << 20)):
+                    if rest.strip(b"\0"):  # only at the end of its file a compressed archive is checked
+                        raise tarfile.ReadError("more data follows the end of the archive")
+            return list_folder(inner, inner.name)[1]
+        except (*_DAMAGES, OSError) as error:
+            if isinstance(error, _DAMAGES) or error.errno in _OF_CONTENT:
+                raise NodeDataError(f"{self.source.place} cannot be unpacked: {error}") from error
+            raise
 
     def _remove_packed(self, partial: Path) -> None:
         """Remove the tar file as soon as no other node is getting it from here."""
         self.shelf.end_when_unused()
         shutil.rmtree(partial, ignore_errors=True)
+
+
+class _CheckedTarInfo(tarfile.TarInfo):
+    """A member. `tarfile` takes a damaged header, or a part of one, for the end of the archive."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.HeaderError as error:
+            if type(error).__name__ in ("EOFHeaderError", "EmptyHeaderError"):
+                raise
+            raise tarfile.ReadError(f"{error} at byte {archive.offset}") from error
 
 
 def _is_whole(tree: Tree, sums: list[str]) -> bool:

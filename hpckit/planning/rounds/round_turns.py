@@ -168,8 +168,6 @@ class _Change:
             case messages.StoreBound():
                 host = next(iter(state.orders.values())).master_addr
                 self.found.append(Send(messages.StoreAddress(host=host, port=message.port)))
-            case messages.Warn():
-                self.found.append(events.Warned(at=self.at, message=message.message))
             case messages.NodeSteps(round=state.number):
                 if heard.sender in state.members and state.is_stepping:
                     self.found.append(heard)

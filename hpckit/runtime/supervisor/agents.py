@@ -35,7 +35,7 @@ _REFUSALS_S = 30.0
 _LEFT_S = 3 * BEAT_S
 """An agent whose connection ends this soon after a sign of life has left: a lost node is silent."""
 
-_HEARD_AT_ONCE = (messages.Noticed, messages.Paused, messages.Prepared, messages.StagedOut)
+_HEARD_AT_ONCE = (messages.Noticed, messages.Paused, messages.Prepared, messages.StagedOut, messages.Warn)
 
 
 @dataclass(slots=True)

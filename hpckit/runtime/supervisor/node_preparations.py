@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from hpckit.model import events, messages
+from hpckit.model.counted import format_short_list
 from hpckit.model.failure import Cause, Failure
 from hpckit.planning.recovery.loss import SLOW_FACTOR, build_preparation_failure, find_slow_nodes
 from hpckit.record.launches import load_run_settings
@@ -87,9 +88,7 @@ class NodePreparations:
                 problems = {node: self._problems[node] for node in nodes if node in self._problems}
                 return build_preparation_failure(problems, len(nodes))
             await self._stop_slow_nodes(time.monotonic() - began, waiting)
-            came = await self.agents.receive_message(BEAT_S, noticed)
-            if came is not None and isinstance(came[1], messages.Warn):
-                self.journal.record_warning(came[1].message)
+            await self.agents.receive_message(BEAT_S, noticed)
         return None
 
     def _is_settled(self, node: str, peer: Peer) -> bool:
@@ -170,7 +169,8 @@ class NodePreparations:
         limit_s = self.notices.deadline.seconds_for_results(since_s)
         until = time.monotonic() + limit_s
         while (left_s := until - time.monotonic()) > 0:
-            if {peer.node for peer in self.agents.standing_peers} <= self._out:
+            if not (waiting := {peer.node for peer in self.agents.standing_peers} - self._out):
                 return
             await self.agents.receive_message(min(left_s, BEAT_S))
-        self.journal.record_warning(f"results were not all brought out of their nodes within {limit_s:.0f} s")
+        words = f"results were not all brought out within {limit_s:.0f} s: the rest stays on the disk of "
+        self.journal.record_warning(words + format_short_list(sorted(waiting), 3))

@@ -148,9 +148,8 @@ class _Supervisor:
     async def _run_until_end(self) -> EndAttempt:
         """Start the agents and run rounds; if the system refuses, that is the attempt's failure."""
         try:
-            alone = not self.assignment.agents.prefix
             node = self.assignment.environ.get("SLURMD_NODENAME")
-            hosts = [LOOPBACK] if alone else list_own_names_and_addresses(node)
+            hosts = list_own_names_and_addresses(node) if self.assignment.agents.prefix else [LOOPBACK]
             await self.agents.start_listening(self.attempt.paths, hosts)
             return await self._run_rounds(await self.steps.start_agents())
         except OSError as error:
@@ -175,11 +174,12 @@ class _Supervisor:
                 self.outlook.wanted_size.resize_if_satellites_changed()
             case messages.Prepared() | messages.StagedOut():
                 self.preparations.take_message(peer, message)
+            case messages.Warn() if not self.notices.over:
+                self.journal.record_warning(message.message)
             case messages.Paused():
                 self.suspensions.record_agent_pause(message.seconds)
             case messages.Noticed() if peer.satellite is not None:
-                words = f"it was told to stop ({message.signal})"
-                self.agents.dismiss_satellite(peer.satellite, words)
+                self.agents.dismiss_satellite(peer.satellite, f"it was told to stop ({message.signal})")
                 self.outlook.wanted_size.resize_if_satellites_changed()
             case messages.Noticed():
                 self.notices.record_stop_signal(message.signal, can_save=self.outlook.can_save)

@@ -73,6 +73,16 @@ def test_a_command_finds_its_data_and_results_come_back(shell: Any, source: Path
     until(lambda: [path for path in place.rglob("*[!k]") if path.is_file()] == [place / ".hpckit-node"])
 
 
+def test_what_cannot_be_brought_out_stays_and_is_told(shell: Any, source: Path) -> None:
+    """The run's warnings say where it is; no later launch on the node removes it."""
+    words = ("experiment=command", "+data.out.res.every_s=60")
+    blocked = "command=[bash,-c,'echo 42 > $HPCKIT_OUT_RES/found; touch $HPCKIT_RUN_DIR/out']"
+    run = _launch(shell, source, *words, blocked)
+    (warning,) = [words for words in run["warnings"] if "data.out.res" in words]
+    _launch(shell, source, *words, "command=true")
+    assert Path(warning.rpartition(" ")[2], "found").read_text() == "42\n"
+
+
 def test_a_kept_copy_that_was_truncated_is_copied_again(shell: Any, source: Path) -> None:
     """With keep=cache the next launch finds the data, unless it is damaged."""
     words = (f"+data.stage.big.source={source}", "data.keep=cache", "experiment=command")
@@ -158,6 +168,7 @@ def test_a_source_that_is_gone_by_then_ends_the_run(shell: Any, source: Path) ->
         (("+data.stage.b-g.source=/x",), "is not a name for a variable"),
         (("data.keep=always",), "data.keep"),
         (("+data.stage=x",), "data.stage"),
+        (("data.dir=$HPCKIT_NO_SUCH/x",), "names a variable that this machine does not have"),
     ],
 )
 def test_wrong_words_are_one_error_and_start_nothing(shell: Any, words: tuple[str, ...], said: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import subprocess
@@ -16,9 +17,10 @@ from small_disk import small_disk
 from staged_node import Node, write_random
 
 from hpckit.features.staging.items import How, StageItem, Verify
-from hpckit.features.staging.listing import BLOCK
+from hpckit.features.staging.listing import BLOCK, SourceError
 from hpckit.features.staging.mounting import mount_squashfs, unmount
 from hpckit.features.staging.place import MANIFEST, NodeDataError, remove_copy, remove_leftovers
+from hpckit.features.staging.sources import read_source
 from hpckit.features.staging.stager import StagingStoppedError
 from hpckit.model.failure import Cause
 
@@ -271,6 +273,78 @@ def test_a_damaged_archive_is_the_source_s_fault(tmp_path: Path, node: MakeNode)
     with pytest.raises(NodeDataError) as raised:
         node("n1", source).stage()
     assert raised.value.cause is Cause.data_refused
+
+
+@pytest.mark.parametrize("damage", ["header", "cut", "hole", "long name"])
+def test_a_plain_tar_comes_whole_or_not_at_all(tmp_path: Path, node: MakeNode, damage: str) -> None:
+    """Nothing but its end ends an archive; what cannot be unpacked leaves nothing on the node."""
+    source = tmp_path / "set.tar"
+    with tarfile.open(source, "w") as archive:
+        for name in ("a", "b", "n" * 300 if damage == "long name" else "c"):
+            archive.addfile(tarfile.TarInfo(name))
+    content = source.read_bytes()
+    changed = {
+        "header": content[:600] + b"!" + content[601:],
+        "cut": content[:700],
+        "hole": content[:512] + bytes(512) + content[1024:],
+        "long name": content,
+    }
+    source.write_bytes(changed[damage])
+    here = node("n1", source)
+    with pytest.raises(NodeDataError, match=r"set\.tar cannot be unpacked") as raised:
+        here.stage()
+    assert raised.value.cause is Cause.data_refused
+    assert [path.name for path in here.folder.iterdir()] == ["big.lock"]
+
+
+def test_a_tar_needs_no_end_marker(tmp_path: Path, node: MakeNode) -> None:
+    """As GNU tar, which accepts an archive that ends with its last member."""
+    source = tmp_path / "set.tar"
+    with tarfile.open(source, "w") as archive:
+        archive.addfile(tarfile.TarInfo("a"))
+    os.truncate(source, 512)
+    assert (node("n1", source).stage() / "a").exists()
+
+
+def test_a_source_that_cannot_be_read_is_named_and_no_node_is_blamed(tmp_path: Path, node: MakeNode) -> None:
+    """A file of it that fails while it is read is the source's fault."""
+    folder = tmp_path / "set"
+    folder.mkdir()
+    file = write_random(folder / "a", 10)
+
+    def break_file() -> None:
+        file.unlink()
+        file.symlink_to("a")
+
+    here = node("n1", folder)
+    here.shelf.on_begin = break_file
+    with pytest.raises(NodeDataError, match=f"cannot be read: {file}") as raised:
+        here.stage()
+    assert raised.value.cause is Cause.data_refused
+
+
+def test_a_launch_refuses_a_folder_with_a_file_that_its_user_cannot_read(tmp_path: Path) -> None:
+    """The launch lists it anyway."""
+    folder = tmp_path / "set"
+    folder.mkdir()
+    write_random(folder / "secret", 10).chmod(0)
+    for path in (folder, *folder.parents[:-2]):
+        path.chmod(path.stat().st_mode | 0o711)
+    folder.chmod(0o755)
+
+    def list_as_nobody(told: multiprocessing.connection.Connection) -> None:
+        if not os.geteuid():
+            os.setuid(65534)
+        try:
+            read_source(folder)
+        except SourceError as error:
+            told.send(str(error))
+
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=list_as_nobody, args=(there,))
+    child.start()
+    child.join()
+    assert here.recv() == f"has a file that you cannot read: {folder / 'secret'}"
 
 
 def test_a_tar_that_leads_out_of_its_folder_is_refused(tmp_path: Path, node: MakeNode) -> None:
