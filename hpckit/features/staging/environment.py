@@ -94,17 +94,13 @@ def find_environment_folders(python: str, environ: Mapping[str, str]) -> Environ
     """Return what belongs to the environment of a Python; raises ConfigError."""
     answer = ask_python(python, _ASK, environ)
     if answer is None:
-        raise ConfigError(
-            f"data.environment packs the environment of {python}, which does not start here",
-            hint="name a Python that this machine has: cluster.python=/path/to/python",
-        )
+        words = f"data.environment packs the environment of {python}, which does not start here"
+        raise ConfigError(words, hint="name a Python that this machine has: cluster.python=/path/to/python")
     prefix, base, version, library = Path(answer[0]), Path(answer[1]), str(answer[2]), str(answer[3])
     if prefix.is_relative_to(_SYSTEM):
-        raise ConfigError(
-            f"data.environment packs a virtual environment, and {python} is the system's Python",
-            hint="name that of a virtual or conda environment: cluster.python=/path/to/python; "
-            "or leave data.environment out",
-        )
+        words = f"data.environment packs a virtual environment, and {python} is the system's Python"
+        other = "name that of a virtual or conda environment: cluster.python=/path/to/python"
+        raise ConfigError(words, hint=f"{other}; or leave data.environment out")
     alone = base in (prefix, *prefix.parents) or base.name == prefix.name or base.is_relative_to(_SYSTEM)
     if alone:
         return EnvironmentFolders(python=python, version=version, folders={prefix.name: prefix})
@@ -172,10 +168,8 @@ def find_squashfs_packer(how: PackedEnvironment, path: str) -> str | None:
     """Return the program that packs into a squashfs file, if that is wanted; raises ConfigError."""
     program = None if how is PackedEnvironment.tar else shutil.which("mksquashfs", path=path)
     if how is PackedEnvironment.squashfs and program is None:
-        raise ConfigError(
-            "data.environment is squashfs, and mksquashfs is not on PATH",
-            hint="load a module that has it, or data.environment=tar",
-        )
+        hint = "load a module that has it, or data.environment=tar"
+        raise ConfigError("data.environment is squashfs, and mksquashfs is not on PATH", hint=hint)
     return program
 
 
@@ -254,10 +248,8 @@ def hold_environments(folder: Path, work: str, context: Context) -> Iterator[Non
             _remove_unused(folder, context.now().timestamp())
             yield
     except OSError as error:
-        raise UsageError(
-            f"{work} failed in {folder}: {error.strerror or error}",
-            hint="check quota and free space there (output_dir), or leave data.environment out",
-        ) from error
+        hint = "check quota and free space there (output_dir), or leave data.environment out"
+        raise UsageError(f"{work} failed in {folder}: {error.strerror or error}", hint=hint) from error
 
 
 def _remove_unused(folder: Path, now: float) -> None:

@@ -71,31 +71,23 @@ class NodeEnvironment:
         atexit.register(self._leave, stager)
         if not mounted:
             kept = self._unpack(stager, trusted=trusted) and kept
-        seconds = time.monotonic() - begin
+        seconds, size = round(time.monotonic() - begin, 3), self.packed.size_bytes
         where, words = self._choose_start(stager, list(words), mounted=mounted)
-        staged = StagedData(
-            node=find_node_name(),
-            name=_NAME,
-            bytes=self.packed.size_bytes,
-            seconds=round(seconds, 3),
-            how="kept" if kept else "mounted" if mounted else "copied",
-        )
+        node, how = find_node_name(), "kept" if kept else "mounted" if mounted else "copied"
+        staged = StagedData(node=node, name=_NAME, bytes=size, seconds=seconds, how=how)
         environ[STAGED_ENVIRONMENT] = json.dumps(to_plain(staged))
-        sys.stderr.write(f"hpckit: environment {self.packed.key} on {staged.node}: {staged.how}, {where}\n")
+        sys.stderr.write(f"hpckit: environment {self.packed.key} on {node}: {how}, {where}\n")
         return words
 
     def _build_stager(self, environ: Mapping[str, str]) -> Stager:
         """Return what brings the packed file: by the place that all launches know, as long as it is there."""
-        shared = self.launch.parent / FOLDER / self.packed.file
-        place = shared if shared.exists() else self.launch / self.packed.file
-        source = FrozenSource(
-            place=str(place if place.exists() else shared),
-            kind=Kind.file,
-            bytes=self.packed.size_bytes,
-            mtime_ns=self.packed.mtime_ns,
-        )
+        name = self.packed.file
+        shared, linked = self.launch.parent / FOLDER / name, self.launch / name
+        place = str(linked if linked.exists() and not shared.exists() else shared)
+        size, time_ns = self.packed.size_bytes, self.packed.mtime_ns
+        source = FrozenSource(place=place, kind=Kind.file, bytes=size, mtime_ns=time_ns)
         return Stager(
-            item=StageItem(name=_NAME, source=source.place, how=How.copy),
+            item=StageItem(name=_NAME, source=place, how=How.copy),
             source=source,
             folder=self.folder,
             settings=self.data,
@@ -196,9 +188,8 @@ def _run_unpacker(image: Path, target: Path) -> None:
     try:
         done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
     except FileNotFoundError:
-        raise NodeDataError(
-            f"this node has neither squashfuse nor {words[0]}; data.environment=tar needs none"
-        ) from None
+        problem = f"this node has neither squashfuse nor {words[0]}; data.environment=tar needs none"
+        raise NodeDataError(problem) from None
     if done.returncode:
         cause = Cause.scratch_full if "No space left" in done.stderr else Cause.data_damaged
         raise NodeDataError(f"{image} cannot be unpacked: {done.stderr.strip()[-_QUOTED:]}", cause)

@@ -84,10 +84,9 @@ def _check_environment(
     if not packs and locks is EnvironmentSource.python:
         return
     if any(settings.container.runtime is not ContainerRuntime.none for settings, _ in runs):
-        raise ConfigError(
-            "data.environment cannot be combined with a container: the image has its own environment",
-            hint="leave out data.environment and data.environment_from, or choose container=none",
-        )
+        words = "data.environment cannot be combined with a container: the image has its own environment"
+        hint = "leave out data.environment and data.environment_from, or choose container=none"
+        raise ConfigError(words, hint=hint)
     locked = _find_locked_environment(settings, config, folder.parent, cwd)
     if locked is not None:
         find_installer(locked, environ)
@@ -164,10 +163,8 @@ def _find_locked_environment(
     if source is EnvironmentSource.python:
         return None
     if settings.cluster.kind is not ClusterKind.slurm:
-        raise ConfigError(
-            f"data.environment_from={source} builds an environment for the nodes of a cluster",
-            hint="on this machine activate your own, or: uv run hpckit launch …",
-        )
+        words = f"data.environment_from={source} builds an environment for the nodes of a cluster"
+        raise ConfigError(words, hint="on this machine activate your own, or: uv run hpckit launch …")
     return find_locked_environment(source, cwd, outputs)
 
 
@@ -185,10 +182,8 @@ def pack_for_launch(*, plan: LaunchPlan, context: Context) -> tuple[dict[str, ob
         build_locked_environment(locked, context)
         found = capture_python_environment(plan.python, context.environ)
         if found is None:
-            raise ConfigError(
-                f"{locked.lock} has no hpckit, which starts runs on the nodes",
-                hint="add it to the project and its lock file: uv add hpckit-slurm",
-            )
+            hint = "add it to the project and its lock file: uv add hpckit-slurm"
+            raise ConfigError(f"{locked.lock} has no hpckit, which starts runs on the nodes", hint=hint)
         facts |= found
         files[locked.lock.name] = locked.kept_lock
     if data.environment is not PackedEnvironment.none:
@@ -240,9 +235,6 @@ def _tell_cause() -> Iterator[None]:
     try:
         yield
     except (NodeDataError, OSError) as error:
-        raise NodeError(
-            f"cannot have its environment: {error}",
-            cause=find_cause(error),
-            hint="cluster.node_scratch and data.dir name folders on the node's own disk; "
-            "data.margin_gb stays free",
-        ) from error
+        words, cause = f"cannot have its environment: {error}", find_cause(error)
+        folders = "cluster.node_scratch and data.dir name folders on the node's own disk"
+        raise NodeError(words, cause=cause, hint=f"{folders}; data.margin_gb stays free") from error

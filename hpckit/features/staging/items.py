@@ -154,9 +154,8 @@ def read_items(config: Mapping[str, Any]) -> tuple[Data, tuple[StageItem, ...], 
     stage = tuple(_parse_entries("data.stage", settings.stage, StageItem))
     for item in stage:
         if not item.source:
-            raise ConfigError(
-                f"data.stage.{item.name}.source is empty", hint="name a file, a folder or a URL"
-            )
+            hint = "name a file, a folder or a URL"
+            raise ConfigError(f"data.stage.{item.name}.source is empty", hint=hint)
     out = tuple(_parse_entries("data.out", settings.out, OutItem))
     for each in out:
         _check_out_item(each)
@@ -170,36 +169,28 @@ def _parse_entries(section: str, entries: Mapping[str, Any], kind: Any) -> Itera
     known = [name for name in field_names(kind) if name != "name"]
     seen: dict[str, str] = {}
     for name, value in entries.items():
+        key = f"{section}.{name}"
         if not _NAME.match(name):
-            raise ConfigError(
-                f"{section}.{name}: {name!r} is not a name for a variable",
-                hint="use letters, digits and _, beginning with a letter",
-            )
+            hint = "use letters, digits and _, beginning with a letter"
+            raise ConfigError(f"{key}: {name!r} is not a name for a variable", hint=hint)
         if name.lower() in _TAKEN:
-            raise ConfigError(
-                f"{section}.{name}: hpckit itself uses this name on nodes",
-                hint=f"any other name than {', '.join(_TAKEN)}",
-            )
-        if name.upper() in seen:
-            raise ConfigError(
-                f"{section}.{name} and {section}.{seen[name.upper()]} are one variable, in upper case",
-                hint="give them names that differ in more than case",
-            )
-        seen[name.upper()] = name
+            hint = f"any other name than {', '.join(_TAKEN)}"
+            raise ConfigError(f"{key}: hpckit itself uses this name on nodes", hint=hint)
+        if (variable := name.upper()) in seen:
+            words = f"{key} and {seen[variable]} are one variable, in upper case"
+            raise ConfigError(words, hint="give them names that differ in more than case")
+        seen[variable] = key
         if not isinstance(value, Mapping):
-            raise ConfigError(
-                f"{section}.{name} is {value!r}, not a mapping", hint=f"keys: {', '.join(known)}"
-            )
-        yield _parse(f"{section}.{name}", value, kind, known, name=name)
+            raise ConfigError(f"{key} is {value!r}, not a mapping", hint=f"keys: {', '.join(known)}")
+        yield _parse(key, value, kind, known, name=name)
 
 
 def _parse(section: str, given: Mapping[str, Any], kind: Any, known: Sequence[str], **more: str) -> Any:
+    keys = f"keys: {', '.join(known)}"
     for key in given:
         if key not in known:
             near = "".join(f", did you mean {name}?" for name in get_close_matches(str(key), known, 1))
-            raise ConfigError(
-                f"{section}.{key}: there is no such key{near}", hint=f"keys: {', '.join(known)}"
-            )
+            raise ConfigError(f"{section}.{key}: there is no such key{near}", hint=keys)
     try:
         return from_plain(kind, {**given, **more})
     except (TypeError, ValueError) as error:
@@ -207,17 +198,15 @@ def _parse(section: str, given: Mapping[str, Any], kind: Any, known: Sequence[st
         if key in _CHOICES:
             hint = f"one of {', '.join(_CHOICES[key])}"
             raise ConfigError(f"{section}.{key} is {given[key]!r}", hint=hint) from error
-        hint = "source is needed: a path or URL, as text" if more else f"keys: {', '.join(known)}"
+        hint = "source is needed: a path or URL, as text" if more else keys
         raise ConfigError(f"{section}.{error}", hint=hint) from error
 
 
 def _check_out_item(item: OutItem) -> None:
     for key, path in (("source", item.source), ("to", item.to)):
         if path is not None and (not path or path.startswith("/") or ".." in path.split("/")):
-            raise ConfigError(
-                f"data.out.{item.name}.{key} is {path!r}",
-                hint="a path below the run's folder on the node (source) or below the run's folder (to)",
-            )
+            hint = "a path below the run's folder on the node (source) or below the run's folder (to)"
+            raise ConfigError(f"data.out.{item.name}.{key} is {path!r}", hint=hint)
     if item.every_s <= 0:
         raise ConfigError(f"data.out.{item.name}.every_s is {item.every_s:g}; it must be more than 0")
 
@@ -235,10 +224,8 @@ def choose_how(item: StageItem, source: FrozenSource) -> How:
         How.link: (source.kind in (Kind.file, Kind.folder), "a file or folder"),
     }[item.how]
     if not fits:
-        raise ConfigError(
-            f"data.stage.{item.name}.how={item.how} needs {needs}, and the source is {item.source}",
-            hint="leave how out, or take how=copy",
-        )
+        words = f"data.stage.{item.name}.how={item.how} needs {needs}, and the source is {item.source}"
+        raise ConfigError(words, hint="leave how out, or take how=copy")
     return item.how
 
 

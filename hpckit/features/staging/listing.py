@@ -45,10 +45,8 @@ class Listing:
     @classmethod
     def from_text(cls, text: bytes) -> Listing:
         """Read the JSON form; raises ValueError for one with a path that leads out of its folder."""
-        entries = [
-            (str(p), int(s), int(m), str(t))
-            for p, s, m, t in json.loads(text.decode(errors="surrogateescape"))
-        ]
+        lines = json.loads(text.decode(errors="surrogateescape"))
+        entries = [(str(path), int(size), int(mode), str(target)) for path, size, mode, target in lines]
         for path, _, _, target in entries:
             if _leads_out(path) or (target and _leads_out(str(Path(path).parent / target))):
                 raise ValueError(f"{path} leads out of its folder")
@@ -92,15 +90,12 @@ def list_folder(folder: Path, name: str) -> tuple[Listing, str]:
     Links within the folder stay links. Raises SourceError for one that leads out, or for what is
     neither a file nor a folder; OSError.
     """
-    entries: list[Entry] = []
-    digest = hashlib.sha256()
-    waiting = [(folder, name)]
+    entries, digest, waiting = list[Entry](), hashlib.sha256(), [(folder, name)]
     while waiting:
         here, below = waiting.pop()
         with os.scandir(here) as found:
             there = sorted(found, key=lambda one: one.name)
-        mode = stat.S_IMODE(here.stat().st_mode)
-        entries.append((f"{below}/", 0, mode, ""))
+        entries.append((f"{below}/", 0, stat.S_IMODE(here.stat().st_mode), ""))
         for each in there:
             path = f"{below}/{each.name}"
             if each.is_symlink():
@@ -116,8 +111,7 @@ def list_folder(folder: Path, name: str) -> tuple[Listing, str]:
                 digest.update(f"{seen.st_mtime_ns} ".encode())
             else:
                 raise SourceError(f"has {each.path}, which is neither a file nor a folder")
-    entries.sort()
-    listing = Listing(entries)
+    listing = Listing(sorted(entries))
     digest.update(listing.text)
     return listing, digest.hexdigest()
 

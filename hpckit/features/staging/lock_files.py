@@ -61,10 +61,8 @@ def find_locked_environment(source: EnvironmentSource, cwd: Path, outputs: Path)
     places = (folder / name for folder in (cwd, *cwd.parents) for name in names)
     lock = next((place for place in places if place.is_file()), None)
     if lock is None:
-        raise ConfigError(
-            f"data.environment_from is {source}, and there is no {' or '.join(names)} in {cwd} or above",
-            hint=f"make one: {make}",
-        )
+        words = f"data.environment_from is {source}, and there is no {' or '.join(names)} in {cwd} or above"
+        raise ConfigError(words, hint=f"make one: {make}")
     beside = tuple(path for path in (lock.with_name(name) for name in more) if path.is_file())
     if source is EnvironmentSource.pixi and not beside:
         raise ConfigError(f"{lock} is alone in its folder", hint=f"copy {' or '.join(more)} there")
@@ -83,10 +81,8 @@ def find_installer(locked: LockedEnvironment, environ: Mapping[str, str]) -> str
     names, path = _LOCKS[locked.source][0][locked.lock.name], environ.get("PATH", os.defpath)
     program = next(filter(None, (shutil.which(name, path=path) for name in names)), None)
     if program is None:
-        raise ConfigError(
-            f"data.environment_from is {locked.source}, and {' or '.join(names)} is not on PATH",
-            hint="install it, or load its module",
-        )
+        words = f"data.environment_from is {locked.source}, and {' or '.join(names)} is not on PATH"
+        raise ConfigError(words, hint="install it, or load its module")
     return program
 
 

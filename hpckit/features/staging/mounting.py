@@ -83,9 +83,8 @@ def mount_squashfs(image: Path, target: Path, environ: Mapping[str, str]) -> sub
         if done.returncode == 0:
             return None
         said = f"{said}; {done.stderr.strip()[-200:]}"
-    raise NodeDataError(
-        f"{image.name} cannot be mounted: {said}; how=copy leaves it a file, and a tar is unpacked"
-    )
+    advice = "how=copy leaves it a file, and a tar is unpacked"
+    raise NodeDataError(f"{image.name} cannot be mounted: {said}; {advice}")
 
 
 def unmount(target: Path, environ: Mapping[str, str]) -> None:

@@ -103,9 +103,8 @@ class NodeData:
             pass
         except Exception as error:  # noqa: BLE001  # as above
             (self._job_folder / f"{item.name}.failed").write_text(str(error))
-            self.context.tell(
-                messages.Warn(message=f"data {item.name} did not come to {self.context.node}: {error}")
-            )
+            words = f"data {item.name} did not come to {self.context.node}: {error}"
+            self.context.tell(messages.Warn(message=words))
 
     def _open_folder(self) -> Path:
         if self._folder is None:
@@ -131,7 +130,7 @@ class NodeData:
     def _stage(self, item: StageItem, providers: tuple[str, ...]) -> None:
         if item.name in self._staged:
             return
-        began, source = time.monotonic(), self._source(item)
+        began, source, node = time.monotonic(), self._source(item), self.context.node
         stager = self._build_stager(item, providers)
         how = stager.stage()
         path = stager.path
@@ -147,13 +146,9 @@ class NodeData:
         _link(self._job_folder / item.name, path)
         tree = stager.shelf.tree
         size = source.bytes or (0 if tree is None else tree.listing.bytes)
-        self._staged[item.name] = StagedData(
-            node=self.context.node,
-            name=item.name,
-            bytes=size,
-            seconds=round(time.monotonic() - began, 3),
-            how=how,
-        )
+        seconds = round(time.monotonic() - began, 3)
+        staged = StagedData(node=node, name=item.name, bytes=size, seconds=seconds, how=how)
+        self._staged[item.name] = staged
 
     def _build_stager(self, item: StageItem, providers: tuple[str, ...] = ()) -> Stager:
         source = self._source(item)
@@ -219,9 +214,8 @@ def read_frozen_sources(paths: LaunchPaths) -> dict[str, FrozenSource]:
         record = read_json(paths.folder / "stage.json")
         return {text: from_plain(FrozenSource, source) for text, source in record["sources"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FrozenFolderError(
-            f"{paths.folder}/stage.json cannot be read: {error}", hint="launch it again"
-        ) from error
+        words = f"{paths.folder}/stage.json cannot be read: {error}"
+        raise FrozenFolderError(words, hint="launch it again") from error
 
 
 def _link(place: Path, target: Path) -> None:

@@ -120,11 +120,8 @@ def _open_own_folder(path: Path, *, make: bool) -> Path:
             make_private_folder(path)
         if path.is_symlink():
             raise NodeDataError(f"{path} is a symbolic link: name what it leads to")
-        shared = find_shared_file_system(path)
-        if shared is not None:
-            raise NodeDataError(
-                f"{path} is on a shared file system ({shared}); data.dir is a node's own disk"
-            )
+        if (kind := find_shared_file_system(path)) is not None:
+            raise NodeDataError(f"{path} is on a shared file system ({kind}); data.dir is a node's own disk")
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode):
             raise NodeDataError(f"{path} is not a folder")
@@ -144,9 +141,7 @@ def _check_way(path: Path) -> None:
 
     Whoever owns a folder or link on the way, or can write into the folder, may put another one in its place.
     """
-    trusted = {0, os.getuid()}
-    if not _is_root_mapped():
-        trusted.add(_NOBODY)
+    trusted = {0, os.getuid()} if _is_root_mapped() else {0, os.getuid(), _NOBODY}
     for step in _walk(path):
         found = step.lstat()
         mode, group = found.st_mode, found.st_gid
@@ -166,13 +161,12 @@ def _walk(path: Path) -> Iterator[Path]:
         if not os.path.lexists(step):
             return
         yield step
-        if not step.is_symlink():
+        if step.is_symlink():
+            names, links = [*step.readlink().parts, *names], links + 1
+        else:
             here = step
-            continue
-        links += 1
         if links > _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        names = [*step.readlink().parts, *names]
 
 
 def _is_root_mapped() -> bool:
@@ -205,9 +199,8 @@ def claim_for_node(folder: Path, node: str) -> Path:
                 write_text_atomically(folder / STAGED_DATA, json.dumps(own))
             return folder
     if first.get("boot") != own["boot"]:
-        raise NodeDataError(
-            f"{folder} is shared: {first.get('node')} has it, too; data.dir is a node's own disk"
-        )
+        words = f"{folder} is shared: {first.get('node')} has it, too; data.dir is a node's own disk"
+        raise NodeDataError(words)
     return make_private_folder(folder / node)
 
 

@@ -33,10 +33,8 @@ def resolve_hub_source(url: str, environ: Mapping[str, str]) -> FrozenSource:
     """Return a model or data set of the hub with the commit that its revision is now; raises ConfigError."""
     match = _OF_HUB.match(url)
     if match is None:
-        raise ConfigError(
-            f"{url} is not the address of a model",
-            hint="hf://ORG/NAME, hf://ORG/NAME@REVISION or hf://datasets/ORG/NAME",
-        )
+        hint = "hf://ORG/NAME, hf://ORG/NAME@REVISION or hf://datasets/ORG/NAME"
+        raise ConfigError(f"{url} is not the address of a model", hint=hint)
     endpoint = environ.get("HF_ENDPOINT", "").rstrip("/") or _HUB
     revision = match[3] or "main"
     place = f"hf://{match[1] or ''}{match[2]}@{revision}"
@@ -46,11 +44,9 @@ def resolve_hub_source(url: str, environ: Mapping[str, str]) -> FrozenSource:
         sizes = [int(one.get("size") or 0) for one in told["siblings"]]
         commit = str(told["sha"])
     except (OSError, ValueError, KeyError, TypeError, HTTPException) as error:
-        raise ConfigError(
-            f"{url} cannot be resolved to a commit at {endpoint}: {_explain(error)}",
-            hint="the machine that launches needs the hub (HF_ENDPOINT, HF_TOKEN); "
-            "or download it once, and stage that folder",
-        ) from error
+        words = f"{url} cannot be resolved to a commit at {endpoint}: {_explain(error)}"
+        needs = "the machine that launches needs the hub (HF_ENDPOINT, HF_TOKEN)"
+        raise ConfigError(words, hint=f"{needs}; or download it once, and stage that folder") from error
     return replace(source, bytes=sum(sizes), files=len(sizes), commit=commit)
 
 
@@ -75,9 +71,8 @@ def _ask_hub(source: FrozenSource, environ: Mapping[str, str]) -> Any:
     assert match is not None, source.place  # noqa: S101
     kind = "datasets" if match[1] else "models"
     revision = urllib.parse.quote(source.commit, safe="")
-    with _open_url(
-        f"{source.endpoint}/api/{kind}/{match[2]}/revision/{revision}?blobs=true", environ
-    ) as answer:
+    url = f"{source.endpoint}/api/{kind}/{match[2]}/revision/{revision}?blobs=true"
+    with _open_url(url, environ) as answer:
         return json.load(answer)
 
 
@@ -131,18 +126,16 @@ def find_object_tool(environ: Mapping[str, str]) -> str | None:
 def inspect_object_source(url: str, environ: Mapping[str, str]) -> FrozenSource:
     """Return what is behind an `s3://` now; sizes are unknown (0) where no tool is installed."""
     if _OF_S3.match(url) is None:
-        raise ConfigError(
-            f"{url} is not the address of an object", hint="s3://BUCKET/KEY, or s3://BUCKET/PREFIX/"
-        )
+        hint = "s3://BUCKET/KEY, or s3://BUCKET/PREFIX/"
+        raise ConfigError(f"{url} is not the address of an object", hint=hint)
     tool = find_object_tool(environ)
     if tool is None:
         return FrozenSource(place=url, kind=Kind.s3, bytes=0)
     try:
         listed = _list_objects(tool, url, environ)
     except SourceError as error:
-        raise ConfigError(
-            f"{url} {error}", hint="credentials and endpoint are those of s5cmd or rclone"
-        ) from error
+        hint = "credentials and endpoint are those of s5cmd or rclone"
+        raise ConfigError(f"{url} {error}", hint=hint) from error
     if not listed:
         raise ConfigError(f"{url} does not exist", hint="a prefix ends with a slash: s3://BUCKET/PREFIX/")
     size = sum(size for _, size, _ in listed)

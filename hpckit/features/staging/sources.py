@@ -49,11 +49,9 @@ def _inspect_source(item: StageItem, cwd: Path, environ: Mapping[str, str]) -> F
     try:
         return read_source(path)[0]
     except SourceError as error:
-        missing = isinstance(error.__cause__, FileNotFoundError)
-        raise ConfigError(
-            f"data.stage.{item.name}.source: {path} {'does not exist' if missing else error}",
-            hint="a file or folder that all nodes see, s3://BUCKET/KEY, or hf://ORG/NAME@REVISION",
-        ) from error
+        problem = "does not exist" if isinstance(error.__cause__, FileNotFoundError) else str(error)
+        hint = "a file or folder that all nodes see, s3://BUCKET/KEY, or hf://ORG/NAME@REVISION"
+        raise ConfigError(f"data.stage.{item.name}.source: {path} {problem}", hint=hint) from error
 
 
 def read_source(path: Path) -> tuple[FrozenSource, Listing]:
@@ -67,10 +65,8 @@ def read_source(path: Path) -> tuple[FrozenSource, Listing]:
             kind, time = Kind.file, path.stat().st_mtime_ns
     except OSError as error:
         raise SourceError(f"cannot be read: {error}") from error
-    files = len(listing.entries)
-    source = FrozenSource(
-        place=str(path), kind=kind, bytes=listing.bytes, files=files, mtime_ns=time, digest=digest
-    )
+    size, files = listing.bytes, len(listing.entries)
+    source = FrozenSource(place=str(path), kind=kind, bytes=size, files=files, mtime_ns=time, digest=digest)
     return source, listing
 
 
@@ -80,30 +76,23 @@ def check_data_dir(
     """Raise ConfigError for a data.dir that cannot be a node's own; what only a node knows is left to it."""
     if text is None:
         if not settings.cluster.node_scratch:
-            raise ConfigError(
-                "data.dir is not set, and cluster.node_scratch has no folders",
-                hint="name a folder on the nodes' own disks: data.dir=/local/$USER",
-            )
+            hint = "name a folder on the nodes' own disks: data.dir=/local/$USER"
+            raise ConfigError("data.dir is not set, and cluster.node_scratch has no folders", hint=hint)
         return
     if settings.cluster.kind is not ClusterKind.slurm and expand_variables(text, environ) is None:
-        raise ConfigError(
-            f"data.dir={text} names a variable that this machine does not have",
-            hint="export it, or name a folder",
-        )
+        words = f"data.dir={text} names a variable that this machine does not have"
+        raise ConfigError(words, hint="export it, or name a folder")
     if not text.startswith(("/", "$", "~")):
         raise ConfigError(f"data.dir={text} is not absolute", hint="for example data.dir=/local/$USER")
     if text.startswith("$"):
         return
-    path, shared = Path(text).expanduser(), None
-    if settings.cluster.kind is ClusterKind.slurm:
-        shared = find_shared_file_system(path)
+    path = Path(text).expanduser()
+    shared = find_shared_file_system(path) if settings.cluster.kind is ClusterKind.slurm else None
     if path.is_relative_to(folder.parent):
         shared = "the folder of launches, which all nodes share"
     if shared is not None:
-        raise ConfigError(
-            f"data.dir={text} is on {shared}: all nodes would write the same files",
-            hint="name a folder on the nodes' own disks, such as data.dir=/local/$USER or data.dir=$TMPDIR",
-        )
+        hint = "name a folder on the nodes' own disks, such as data.dir=/local/$USER or data.dir=$TMPDIR"
+        raise ConfigError(f"data.dir={text} is on {shared}: all nodes would write the same files", hint=hint)
 
 
 def _refuse_dir_beside_source(text: str | None, item: StageItem, source: FrozenSource) -> None:
@@ -111,7 +100,5 @@ def _refuse_dir_beside_source(text: str | None, item: StageItem, source: FrozenS
         return
     path, place = Path(text), Path(source.place)
     if path.is_relative_to(place) or (path == place.parent and source.kind is Kind.folder):
-        raise ConfigError(
-            f"data.dir={text} is where the source of data.stage.{item.name} is",
-            hint="name a folder on the nodes' own disks",
-        )
+        words = f"data.dir={text} is where the source of data.stage.{item.name} is"
+        raise ConfigError(words, hint="name a folder on the nodes' own disks")

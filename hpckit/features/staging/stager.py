@@ -317,10 +317,8 @@ class Stager:
         """Return the listing of the source; raise SourceError if it is not what it was at launch."""
         found, listing = read_source(Path(self.source.place))
         if found != self.source:
-            raise SourceError(
-                f"has changed since the launch ({self.source.bytes} bytes then, {found.bytes} now): "
-                "launch it again"
-            )
+            sizes = f"{self.source.bytes} bytes then, {found.bytes} now"
+            raise SourceError(f"has changed since the launch ({sizes}): launch it again")
         return listing
 
     def _commit(self, partial: Path, tree: Tree, sums: list[str]) -> None:

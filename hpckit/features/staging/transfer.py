@@ -240,12 +240,12 @@ def _build_head(session: bytes, frame: int, size: int, found: bytes) -> bytes:
 
 def _receive(connection: socket.socket, count: int) -> bytes:
     data = bytearray(count)
-    view, at = memoryview(data), 0
-    while at < count:
-        got = connection.recv_into(view[at:])
+    missing = memoryview(data)
+    while missing:
+        got = connection.recv_into(missing)
         if not got:
             raise ProviderLostError("the connection ended")
-        at += got
+        missing = missing[got:]
     return bytes(data)
 
 
