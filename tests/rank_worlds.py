@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,11 +29,15 @@ class RankEnd:
     output: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankServer:
-    """The process that has imported torch, and forks ranks."""
+class RankServerLostError(Exception):
+    """A rank server ended while ranks were to run; says how."""
 
-    process: subprocess.Popen[str]
+
+@dataclass(slots=True, kw_only=True)
+class RankServer:
+    """The process that has imported torch, and forks ranks; another one when it has ended."""
+
+    process: subprocess.Popen[str] | None = None
 
     def run(self, program: Path, ranks: int, words: tuple[str, ...], folder: Path) -> list[RankEnd]:
         """Run a program as so many ranks in a folder, until all have ended."""
@@ -49,23 +55,36 @@ class RankServer:
         return [RankEnd(code=code, output=output) for code, output in zip(codes, outputs, strict=True)]
 
     def _ask(self, world: dict[str, Any]) -> list[int]:
+        if self.process is not None and self.process.poll() is not None:
+            warnings.warn(f"{self._take_end()}; another one starts", stacklevel=4)
+        if self.process is None:
+            self.process = _start_server()
         orders, answers = self.process.stdin, self.process.stdout
         assert orders is not None
         assert answers is not None
-        orders.write(json.dumps(world) + "\n")
-        orders.flush()
-        codes: list[int] = json.loads(answers.readline())
+        with suppress(BrokenPipeError):
+            orders.write(json.dumps(world) + "\n")
+            orders.flush()
+        answer = answers.readline()
+        if not answer:
+            raise RankServerLostError(self._take_end())
+        codes: list[int] = json.loads(answer)
         return codes
+
+    def _take_end(self) -> str:
+        process, self.process = self.process, None
+        assert process is not None
+        process.communicate(timeout=PATIENCE_S)
+        return f"the rank server, process {process.pid}, has ended with {process.returncode}"
 
     def end(self) -> None:
         """Let it leave."""
-        self.process.communicate()
+        if self.process is not None:
+            self.process.communicate()
 
 
-@cache
-def rank_server() -> RankServer:
-    """Return the server of this process; it leaves when this process does."""
-    process = subprocess.Popen(
+def _start_server() -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [sys.executable, str(TESTS / "rank_server.py")],
         env=variables(),
         stdin=subprocess.PIPE,
@@ -73,7 +92,12 @@ def rank_server() -> RankServer:
         text=True,
         start_new_session=True,
     )
-    server = RankServer(process=process)
+
+
+@cache
+def rank_server() -> RankServer:
+    """Return the server of this process; it leaves when this process does."""
+    server = RankServer()
     atexit.register(server.end)
     return server
 
