@@ -158,15 +158,13 @@ class ContainerStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContainerCheck:
-    """What an agent found in its container. With a `problem`, its ranks cannot run there."""
+    """What an agent found in its container."""
 
     python: str
     torch: str = ""
     cuda: str = ""
     seconds: float
     warnings: tuple[str, ...] = ()
-    problem: str = ""
-    hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

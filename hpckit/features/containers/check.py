@@ -54,20 +54,23 @@ _LITTLE_MEMLOCK = 64 * 2**20
 
 
 def check_container(*, launch: Launch, index: int, settings: LaunchConfig) -> ContainerCheck | None:
-    """Return what an agent finds in its container, and what is wrong with it; None if it is in none."""
+    """Return what an agent finds in its container; None if it is in none.
+
+    Raises ContainerError if no rank could run there.
+    """
     container = launch.find_container(index)
     if container is None or settings.container.inside is ContainerInside.command:
         return None
     began, root = time.monotonic(), Path("/")
     torch, cuda = read_torch_version()
     problem, hint = find_problem(container.image, settings, torch, cuda, root)
+    if problem:
+        raise ContainerError(problem, hint=hint)
     return ContainerCheck(
         python=platform.python_version(),
         torch=torch,
         cuda=cuda,
         warnings=tuple(_find_warnings(launch, settings, cuda, root)),
-        problem=problem,
-        hint=hint,
         seconds=round(time.monotonic() - began, 4),
     )
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpckit.errors import ChannelError, ContainerError
+from hpckit.errors import ChannelError
 from hpckit.model import messages
 from hpckit.model.counted import format_count
 from hpckit.model.environment.health import XidSeen
@@ -303,8 +303,6 @@ async def run_agent(launch: Launch, index: int, attempt: int, forks: socket.sock
         {name: seen[name] for name in (GPUS_ASKED, *OF_SLURM, *VISIBLE) if name in seen}
     )
     found = _look_at_container(launch, index, settings, config)
-    if found is not None and found.problem:
-        raise ContainerError(found.problem, hint=found.hint)
     channel = await connect_to_supervisor(paths)
     outlook = RankOutlook(
         launch=launch,

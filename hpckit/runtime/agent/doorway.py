@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from hpckit.errors import FrozenFolderError, HpckitError, NodeError, NotFoundError
 from hpckit.model.events import AttemptEnded
@@ -98,7 +99,7 @@ class _LastWill:
     words: Sequence[str]
     paths: AttemptPaths
     asked: threading.Event = field(default_factory=threading.Event)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: Any = field(default_factory=threading.RLock)
 
     def take(self) -> Sequence[str]:
         """Return the command, if it has not been run, and run it here no more."""
@@ -112,8 +113,7 @@ class _LastWill:
         while supervisor_answers(self.paths) or _has_attempt_ended(self.paths):
             time.sleep(_TURN_S)
         with self._lock:
-            words, self.words = self.words, ()
-            run_supervisor_lost_command(words, copy_environment())
+            run_supervisor_lost_command(self.take(), copy_environment())
 
 
 def _has_attempt_ended(paths: AttemptPaths) -> bool:
