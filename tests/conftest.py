@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import subprocess
@@ -27,6 +28,7 @@ hypothesis.settings.register_profile("unhurried", deadline=None, max_examples=EX
 hypothesis.settings.load_profile("unhurried")
 
 PROGRAMS = Path(__file__).parent / "fakes" / "bin"
+_PR_GET_CHILD_SUBREAPER = 37
 WHOLE = ("cli", "config")
 """Folders of tests that go through a whole verb, or compose by Hydra: some tenths of a second."""
 NAMES = frozenset(path.name for path in PROGRAMS.iterdir())
@@ -87,6 +89,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _ranks_are_forked() -> Iterator[None]:
     with shared_fork_server():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _orphans_are_not_ours() -> Iterator[None]:
+    """Refuse what lets this process adopt orphans: it kept them as zombies, alive for tests after it."""
+    yield
+    adopts = ctypes.c_int()
+    ctypes.CDLL(None).prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
+    assert not adopts.value, "become_subreaper() belongs into a process of its own"
 
 
 @pytest.fixture(autouse=True)

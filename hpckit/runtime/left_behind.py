@@ -56,6 +56,7 @@ def _kill_when_agent_dies(agent: int, mark: str | None) -> None:
 
 
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
 _KILL_S = 5.0
 """A process that is still there after that is held by a driver or belongs to another user."""
 _LOOK_S = 0.01
@@ -65,6 +66,23 @@ _QUIET = 2
 def become_subreaper() -> None:
     """Have the kernel give this process the orphans of all that is below it (Linux)."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@contextlib.contextmanager
+def end_what_is_started(grace_s: float) -> Iterator[None]:
+    """End what the block has started and left, also in sessions of its own.
+
+    This process may be a program that has other children: these stay, and it adopts orphans no longer.
+    """
+    libc, adopted = ctypes.CDLL(None, use_errno=True), ctypes.c_int()
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(adopted), 0, 0, 0)
+    before = frozenset(pid for pid, _ in _list_orphans((), _list_processes()))
+    become_subreaper()
+    try:
+        yield
+    finally:
+        end_orphans(before, grace_s)
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, adopted.value, 0, 0, 0)
 
 
 def reap_orphans(ranks: Collection[int]) -> None:

@@ -180,6 +180,38 @@ def test_own_children_and_the_ends_of_ranks_are_left_alone(tmp_path: Path, grace
     assert done.stdout.splitlines() == ["[] None 3", "-9", "no zombie"], done.stderr
 
 
+GUEST = f"""{LEAVE}
+import ctypes
+from hpckit.runtime.left_behind import end_what_is_started
+
+def adopts():
+    found = ctypes.c_int()
+    ctypes.CDLL(None).prctl(37, ctypes.byref(found), 0, 0, 0)
+    return found.value
+
+WORD = sys.argv[1]
+other = start(SLEEP)
+with end_what_is_started(0.1):
+    child = os.fork()
+    if not child:
+        os.setsid()
+        leave()
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(adopts(), len(living(WORD)) > 2)
+left = [pid for pid in living(WORD) if pid not in (os.getpid(), other.pid)]
+print(left, other.poll(), adopts())
+other.kill()
+"""
+
+
+def test_who_has_other_children_ends_only_what_a_block_has_started(tmp_path: Path) -> None:
+    """`hpckit image pull` may be called in a program that has processes of its own, and loses none."""
+    words = [sys.executable, "-c", GUEST, str(tmp_path / "word")]
+    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["1 True", "[] None 0"], done.stderr
+
+
 WRAPPED = """
 import os, subprocess, sys
 LAST = "/proc/sys/kernel/ns_last_pid"

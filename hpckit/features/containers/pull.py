@@ -31,7 +31,7 @@ from hpckit.record.lock import hold_lock
 from hpckit.record.remove import remove_tree
 from hpckit.record.store import PRIVATE_FILE, make_private_folder, write_json
 from hpckit.runtime.checkpoint.manifest import sync_folder
-from hpckit.runtime.left_behind import become_subreaper, die_with_parent, end_orphans
+from hpckit.runtime.left_behind import die_with_parent, end_what_is_started
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.values import dataclass
 
@@ -192,24 +192,22 @@ def _run_tool(order: PullOrder, target: Path, digest: str | None, context: Conte
         own_words = [f"{key}={text}" for key, text in own.items()]
         return _run_tool_on_node(order, target, [*own_words, *words], context)
     context.note(f"pulling {order.reference} with {order.program}; this may take minutes")
-    become_subreaper()
     try:
-        process = subprocess.Popen(
-            words,
-            env={**context.environ, **own},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,  # by which it is known, with all that it starts
-            preexec_fn=die_with_parent,  # noqa: PLW1509  # the only other thread renews the lock
-        )
-        printed, _ = process.communicate()
+        with end_what_is_started(_LEAVE_S):
+            process = subprocess.Popen(
+                words,
+                env={**context.environ, **own},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # by which it is known, with all that it starts
+                preexec_fn=die_with_parent,  # noqa: PLW1509  # the only other thread renews the lock
+            )
+            printed, _ = process.communicate()
     except OSError as error:
         raise UsageError(f"cannot run {order.program}: {error}", hint="set cluster.container_bin") from error
-    finally:
-        end_orphans(grace_s=_LEAVE_S)
     if process.returncode != 0 or not target.exists():
         raise _build_pull_error(order, f"exit code {process.returncode}", printed)
     return name_platform()
