@@ -63,6 +63,17 @@ def find_run_hooks(settings: LaunchConfig, config: Mapping[str, Any], name: str)
     return [getattr(module, name) for module in modules if hasattr(module, name)]
 
 
+def describe_inputs(
+    settings: LaunchConfig, config: Mapping[str, Any], read: Callable[[str], str]
+) -> dict[str, str]:
+    """Return what features bring to a run, by name, and what that was at launch.
+
+    `describe_inputs(*, config, read) -> Mapping[str, str]`: `read` returns the text of a frozen file.
+    """
+    hooks = find_run_hooks(settings, config, "describe_inputs")
+    return {name: told for hook in hooks for name, told in hook(config=config, read=read).items()}
+
+
 AGENT = "hpckit.runtime.agent"
 DOORWAY = "hpckit.runtime.agent.doorway"
 WATCH = "--watch"

@@ -17,7 +17,7 @@ from hpckit.model.launch import LaunchConfig
 from hpckit.model.node_setup import FrozenContainer
 from hpckit.model.plan import LaunchPlan, SweepPoint
 from hpckit.record.layout import LaunchPaths
-from hpckit.run_features import find_run_hooks
+from hpckit.run_features import describe_inputs, find_run_hooks
 from hpckit.values import replace
 
 
@@ -72,15 +72,15 @@ def freeze_feature_files(points: Sequence[SweepPoint], folder: Path, context: Co
 def find_changed_files(
     paths: LaunchPaths, runs: Iterable[tuple[LaunchConfig, Mapping[str, Any]]], files: Mapping[str, str]
 ) -> list[str]:
-    """Return what features of these runs use that is not as an earlier launch froze it.
+    """Return the inputs of these runs that are not as an earlier launch froze them.
 
-    `find_changes(*, paths, config, files) -> Iterable[str]`: `paths` are those of the earlier launch,
-    `files` the texts that are frozen now, by name.
+    `paths` are those of the earlier launch, `files` the texts that are frozen now, by name.
     """
     found = dict[str, None]()
     for settings, config in runs:
-        for find in find_run_hooks(settings, config, "find_changes"):
-            found |= dict.fromkeys(find(paths=paths, config=config, files=files))
+        then = describe_inputs(settings, config, lambda name: (paths.folder / name).read_text())
+        now = describe_inputs(settings, config, files.__getitem__)
+        found |= dict.fromkeys(name for name, told in then.items() if told != now.get(name))
     return list(found)
 
 

@@ -9,20 +9,27 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from hpckit.context import Context
 from hpckit.errors import UsageError
+from hpckit.model.launch import LaunchConfig
 from hpckit.model.run import RunView
 from hpckit.record.launches import Launch, load_run_settings
 from hpckit.record.layout import LaunchPaths
 from hpckit.record.lookup import Selection
 from hpckit.record.remove import is_reached_without_links
 from hpckit.record.snapshot.changes import read_frozen_checksums
-from hpckit.record.snapshot.environment import list_environment_differences
+from hpckit.record.snapshot.environment import (
+    EnvironmentDifference,
+    list_environment_differences,
+    list_text_differences,
+)
 from hpckit.record.snapshot.identity import read_frozen_identity
 from hpckit.record.snapshot.outside import parse_outside_code_path, read_outside_code_checksums
 from hpckit.record.store import open_regular_file, read_json_object
 from hpckit.report.comparison import CodeDifference, ResultPair, RunComparison, find_key_differences
+from hpckit.run_features import describe_inputs
 from hpckit.views.freshness import Freshness
 from hpckit.views.launch_view import build_launch_head, build_launch_views, print_view_warnings
 
@@ -44,25 +51,43 @@ def compare_selections(
     """
     (left, old_runs, old_name), (right, new_runs, new_name) = _load_both_sides(old, new, context, freshness)
     pairs, alone = _pair_runs(old_runs, new_runs)
-    keys = find_key_differences(
-        [
-            (load_run_settings(left, one.record.index)[1], load_run_settings(right, other.record.index)[1])
-            for one, other in pairs
-        ]
-    )
+    keys, inputs = [], set[EnvironmentDifference]()
+    for one, other in pairs:
+        before = load_run_settings(left, one.record.index)
+        after = load_run_settings(right, other.record.index)
+        keys.append((before[1], after[1]))
+        inputs.update(
+            list_text_differences(
+                _describe_inputs(left, one, *before), _describe_inputs(right, other, *after)
+            )
+        )
+    differing = find_key_differences(keys)
     return RunComparison(
         old=old_name,
         new=new_name,
-        config=tuple(key for key in keys if not key.key.startswith(_RESOURCES)),
-        resources=tuple(key for key in keys if key.key.startswith(_RESOURCES)),
+        config=tuple(key for key in differing if not key.key.startswith(_RESOURCES)),
+        resources=tuple(key for key in differing if key.key.startswith(_RESOURCES)),
         code=_compare_code(left, right, text=code),
-        environment=list_environment_differences(
-            read_json_object(left.paths.environment), read_json_object(right.paths.environment)
+        environment=(
+            *sorted(inputs, key=str),
+            *list_environment_differences(
+                read_json_object(left.paths.environment), read_json_object(right.paths.environment)
+            ),
         ),
         results=tuple(_compare_results(one, other) for one, other in pairs),
         alone=tuple(view.record.id for view in alone),
         foreign=(build_launch_head(left).foreign, build_launch_head(right).foreign),
     )
+
+
+def _describe_inputs(
+    launch: Launch, view: RunView, settings: LaunchConfig, config: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the image and the staged data of a run, by name, as they were at launch."""
+    read = describe_inputs(settings, config, lambda name: (launch.folder / name).read_text())
+    container = view.record.container
+    image = {} if container is None else {f"image {container.image}": container.digest}
+    return image | {f"data {name}": told for name, told in read.items()}
 
 
 def _load_both_sides(

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from hpckit.features.staging.environment import (
     pack_environment,
 )
 from hpckit.features.staging.environment_start import NodeEnvironment
-from hpckit.features.staging.items import How, read_items
+from hpckit.features.staging.items import FrozenSource, How, read_items
 from hpckit.features.staging.lock_files import (
     LockedEnvironment,
     build_locked_environment,
@@ -50,7 +50,6 @@ from hpckit.model.node_setup import (
 from hpckit.model.plain import from_plain, to_plain
 from hpckit.model.plan import LaunchPlan
 from hpckit.record.launches import Launch
-from hpckit.record.layout import LaunchPaths
 from hpckit.record.snapshot.environment import capture_python_environment
 from hpckit.record.store import read_json_object
 from hpckit.run_features import NodeContext
@@ -102,19 +101,24 @@ def _read_data_settings(config: Mapping[str, Any]) -> Data:
     return read_items(config)[0] if has_data_settings(config) else Data()
 
 
-def find_changes(*, paths: LaunchPaths, config: Mapping[str, Any], files: Mapping[str, str]) -> list[str]:
-    """Return the sources of a run that are not what another launch has frozen."""
+def describe_inputs(*, config: Mapping[str, Any], read: Callable[[str], str]) -> dict[str, str]:
+    """Return the sources of a run, each with what it was; `read` gives a frozen file of the launch."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        then = _read_sources((paths.folder / "stage.json").read_text())
-        now = _read_sources(files["stage.json"])
+        frozen = _read_sources(read("stage.json"))
         named = {item.source for item in read_items(config)[1]}
-        return sorted(text for text in named & then.keys() if then[text] != now.get(text))
-    return []
+        return {text: frozen[text] for text in sorted(named & frozen.keys())}
+    return {}
 
 
 @lru_cache(maxsize=2)
-def _read_sources(text: str) -> Mapping[str, Any]:
-    return dict(json.loads(text)["sources"])
+def _read_sources(text: str) -> Mapping[str, str]:
+    return {name: _describe_source(source) for name, source in json.loads(text)["sources"].items()}
+
+
+def _describe_source(record: Mapping[str, Any]) -> str:
+    source = from_plain(FrozenSource, record)
+    words = (f"{source.bytes} bytes", source.id, source.commit, source.endpoint)
+    return ", ".join(filter(None, words))
 
 
 def prepare_node(context: NodeContext) -> NodeData:

@@ -151,8 +151,8 @@ def list_environment_differences(
 ) -> tuple[EnvironmentDifference, ...]:
     """Return the differences between two environments; empty if there are none."""
     return (
-        *_list_differences(_flatten_environment(old), _flatten_environment(new), ""),
-        *_list_differences(old.get("packages") or {}, new.get("packages") or {}, "package "),
+        *list_text_differences(_flatten_environment(old), _flatten_environment(new)),
+        *list_text_differences(old.get("packages") or {}, new.get("packages") or {}, "package "),
     )
 
 
@@ -171,9 +171,10 @@ def _flatten_environment(environment: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in named.items() if value is not None}
 
 
-def _list_differences(
-    old: Mapping[str, str], new: Mapping[str, str], what: str
+def list_text_differences(
+    old: Mapping[str, str], new: Mapping[str, str], what: str = ""
 ) -> Iterator[EnvironmentDifference]:
+    """Yield the names whose text differs, or that one side lacks, each after `what`."""
     for name in sorted(old.keys() | new.keys(), key=str.lower):
         if old.get(name) != new.get(name):
             yield f"{what}{name}", old.get(name), new.get(name)

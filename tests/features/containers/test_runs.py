@@ -279,7 +279,9 @@ def test_image_that_is_gone_cannot_be_rerun_exactly(shell: Any, words: tuple[str
     (image / "IMAGE").write_text("changed")
     said = shell("rerun", str(launch), "--exact", "--wait")
     assert (said.code, "container.digest is sha256:" in said.err) == (2, True)
-    assert shell("rerun", str(launch), "--wait").code == 0
+    again = json.loads(shell("rerun", str(launch), "--wait", "--json").out)["dir"]
+    old, new = (load_launch(Path(folder)).containers[0].digest for folder in (launch, again))
+    assert f"image {image}: {old} -> {new}" in shell("diff", str(launch), again).out
 
 
 def test_notice_while_an_image_is_unpacked_is_no_failure_of_the_image(

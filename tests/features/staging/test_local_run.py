@@ -118,6 +118,9 @@ def test_data_that_changed_is_asked_about_as_code_is(shell: Any, source: Path) -
     assert (said.code, str(source) in said.err) == (2, True)
     assert "nothing to launch" in shell("launch", "--wait", "--any-code", *words).out
     assert json.loads(shell("launch", "--wait", "--json", "--changed-code", *words).out)["runs"]
+    told = json.loads(shell("diff", *(folder.name for folder in shell.outputs), "--json").out)["environment"]
+    (changed,) = (one for one in told if one["name"] == f"data {source}")
+    assert changed["old"] != changed["new"]
 
 
 def test_a_function_waits_for_what_comes_in_the_background(shell: Any, source: Path) -> None:
