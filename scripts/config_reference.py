@@ -132,7 +132,7 @@ def _rows(kind: type[Any], prefix: str) -> Iterator[str]:
     for field in dataclasses.fields(kind):
         hint, key = hints[field.name], f"{prefix}{field.name}"
         if dataclasses.is_dataclass(hint) and prefix:
-            yield from _rows(hint, f"{key}.")
+            yield from _rows(typing.cast("type[Any]", hint), f"{key}.")
         if dataclasses.is_dataclass(hint) or key == "stages":
             continue
         if field.name not in words:
@@ -163,7 +163,7 @@ def docstrings(kind: type[Any]) -> dict[str, str]:
 
 
 def _assigned(line: ast.stmt) -> str:
-    target = line.target if isinstance(line, ast.AnnAssign) else None
+    target: ast.expr | None = line.target if isinstance(line, ast.AnnAssign) else None
     if isinstance(line, ast.Assign):
         target = line.targets[0]
     return target.id if isinstance(target, ast.Name) else ""

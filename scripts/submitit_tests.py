@@ -35,7 +35,10 @@ def pytest_configure() -> None:
         """Takes the arguments of submitit's."""
 
         def __init__(self, folder: Any, max_num_timeout: int = 3, max_pickle_size_gb: float = 1.0) -> None:
-            limits = {"slurm_max_num_timeout": max_num_timeout, "max_pickle_size_gb": max_pickle_size_gb}
+            limits: dict[str, Any] = {
+                "slurm_max_num_timeout": max_num_timeout,
+                "max_pickle_size_gb": max_pickle_size_gb,
+            }
             super().__init__(folder, cluster="local", **limits)
 
     local.LocalExecutor = LocalExecutor  # type: ignore[misc, assignment]

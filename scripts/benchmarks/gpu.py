@@ -129,8 +129,8 @@ def _spec() -> GpuSpec | None:
 
 def _trained(words: tuple[str, ...], environ: Mapping[str, str], gpus: int) -> dict[str, Any]:
     """Launch a training here and wait for it; return what it has logged."""
-    here = ("cluster=local", "cluster.gpus_per_node=1", "parallel=none", "--rerun")
-    here = (*here, f"resources.gpus_per_node={gpus}")
+    here = ["cluster=local", "cluster.gpus_per_node=1", f"resources.gpus_per_node={gpus}"]
+    here += ["parallel=none", "--rerun"]
     more = ("code.snapshot=false", "preflight=off", "--wait", "--json")
     command = hpckit("launch", *words, *here, *more)
     launch = json.loads(run(command, env=environ, cwd=_PROGRAMS).stdout)["launch"]

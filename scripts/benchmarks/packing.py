@@ -14,6 +14,7 @@ import random
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.commands import SANDBOX_BIN, hpckit, need_sandbox, run, wait_until
@@ -35,7 +36,7 @@ def bench_packing(folder: Path) -> None:
     least = _least(times)
     print(f"{RUNS} runs, {sum(times):.0f} s in all, the longest {max(times):.1f} s, {SLOTS} slots")
     shared = f"hpckit, {PER_JOB} runs a job"
-    ways = {
+    ways: dict[str, Callable[[], float]] = {
         "lower bound": lambda: least,
         "by index, if starts cost nothing": lambda: _in_turn(times),
         shared: lambda: _hpckit(folder / "a", times, packed=True),

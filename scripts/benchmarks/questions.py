@@ -135,7 +135,7 @@ def _told(rival: subprocess.Popen[str], word: str) -> None:
     rival.stdin.write(f"{word}\n")
     rival.stdin.flush()
     if not any(line.strip() == word for line in rival.stdout):
-        sys.exit(f"{rival.args} did not {word}")
+        sys.exit(f"{rival.args!r} did not {word}")
 
 
 @contextmanager

@@ -30,7 +30,7 @@ def lanes_bytes_per_s(link: Mapping[str, Any]) -> float | None:
     generation, width = link.get("pcie_generation_max"), link.get("pcie_width_max")
     if not generation or not width or generation < 3:  # noqa: PLR2004  # another encoding before
         return None
-    return 0.985e9 * 2.0 ** float(generation - 3) * float(width)
+    return 0.985e9 * float(2 ** (int(generation) - 3)) * float(width)
 
 
 def judge_nvml(measured: Mapping[str, Any]) -> Checks:

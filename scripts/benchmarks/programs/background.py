@@ -13,18 +13,22 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint import FileSystemWriter, async_save
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, async_save
 from torch.nn.parallel import DistributedDataParallel
 
+from hpckit.model.parallel.layout import Layout
+from hpckit.model.parallel.sample_order import Position
 from hpckit.runtime.checkpoint.checkpointer import Checkpointer, CheckpointSettings
-from hpckit.runtime.checkpoint.state import capture_state
+from hpckit.runtime.checkpoint.group import Group
+from hpckit.runtime.checkpoint.state import StateCapturer
 
 _STATES = {"few": 48, "many": 1024}
 """The number of tensors in 256 MiB; none is so large that hpckit would split it."""
@@ -62,6 +66,7 @@ class Torch:
         shared = kind is AsyncCheckpointerType.PROCESS
         self.stager = DefaultStager(StagingOptions(False, shared, False, False))  # noqa: FBT003
         self.group = dist.new_group(backend="gloo")
+        self.capturer = StateCapturer(Group(timedelta(minutes=5)), Layout(replicate=dist.get_world_size()))
         self.future: Any = None
         self.steps = itertools.count()
 
@@ -71,7 +76,7 @@ class Torch:
         If it were removed before, the new save could reuse its space on disk and in memory.
         """
         step = next(self.steps)
-        tensors = capture_state(self.objects, (step, 0), dist.get_rank(), dist.get_world_size()).tensors
+        tensors = self.capturer.capture_own_share(self.objects, Position(step=step)).tensors
         self.future = async_save(
             dict(tensors),
             storage_writer=FileSystemWriter(self.folder / str(step), sync_files=True),
@@ -171,7 +176,7 @@ def _report(kind: str, state: str, name: str, seen: list[tuple[float, float, flo
 def main(folder: Path, state: str) -> None:
     """Compare all ways with all kinds of steps, in turn, over several rounds."""
     torch.set_num_threads(1)
-    torch.multiprocessing.set_sharing_strategy("file_system")
+    torch.multiprocessing.set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]
     dist.init_process_group("gloo")
     tensors = [torch.rand(_FLOATS // _STATES[state]) for _ in range(_STATES[state])]
     objects = {"model": DistributedDataParallel(torch.nn.ParameterList(tensors))}

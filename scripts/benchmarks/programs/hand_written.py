@@ -49,9 +49,10 @@ class Attention(nn.Module):
             for part in (self.query, self.key, self.value)
         ]
         if self.ringed:
-            taken = RingAttention.apply(*heads)
+            taken: Tensor = RingAttention.apply(*heads)  # type: ignore[no-untyped-call]
         else:
-            taken = F.scaled_dot_product_attention(*heads, is_causal=True)
+            query, key, value = heads
+            taken = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         mixed: Tensor = self.out(taken.transpose(1, 2).flatten(2))
         return mixed
 
@@ -193,8 +194,9 @@ def by_stages(model: Model, rank: int, stages: int) -> tuple[nn.Module, Step]:
 
 def by_ring(model: Model, rank: int, size: int) -> tuple[nn.Module, Step]:
     """Cut sequences over ranks and states by FSDP; keys and values go round."""
-    for block in model.blocks:
-        block.attention.ringed = True
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.ringed = True
     for module in (*model.blocks, model):
         fully_shard(module, mesh=init_device_mesh("cpu", (size,)))
     pieces = torch.arange(LENGTH).view(2 * size, -1)

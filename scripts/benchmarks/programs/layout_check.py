@@ -21,7 +21,7 @@ def main() -> None:
     imported = time.process_time()
     layout = Layout(**json.loads(sys.argv[1]))
     model = FittedModel(
-        model=build_model_on_meta(lambda: Transformer(width=1024, layers=32, heads=16, context=2048)),
+        model=build_model_on_meta(lambda: Transformer(width=1024, layers=32, heads=16, context=2048), seed=0),
         plan=build_layout_plan(16),
         layout=layout,
         settings=Parallel(),

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from benchmarks.programs.hand_written import LENGTH, ROWS, VALUES, Model, Step, lay_out
 from torch import Tensor, nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from hpckit import Plan
@@ -179,11 +179,11 @@ def by_dcp(folder: Path, here: Any, there: Any) -> tuple[float, float]:
 
     def save() -> None:
         model, optimizer = get_state_dict(here[1], here[2])
-        dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
+        state_dict_saver.save({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
 
     def load() -> None:
         model, optimizer = get_state_dict(there[1], there[2])
-        dcp.load({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
+        state_dict_loader.load({"model": model, "optimizer": optimizer}, checkpoint_id=folder)
         set_state_dict(there[1], there[2], model_state_dict=model, optim_state_dict=optimizer)
 
     return together(save), together(load)

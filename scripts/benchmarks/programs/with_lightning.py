@@ -6,9 +6,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import work
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.plugins.environments import SLURMEnvironment
 from torch.utils.data import DataLoader, TensorDataset
 
 

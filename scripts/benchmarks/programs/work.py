@@ -56,7 +56,7 @@ def train_one(model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: in
     optimizer.step()
     time.sleep(max(SETTINGS["step_s"] - (time.monotonic() - began), 0))
     record(step)
-    return loss.item()
+    return float(loss)
 
 
 def record(step: int) -> None:

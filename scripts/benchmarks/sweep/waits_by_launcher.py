@@ -12,7 +12,7 @@ from clock import Clock
 from submitit.core import core
 
 
-class ToldClock(Clock):
+class ToldClock(Clock):  # type: ignore[misc]
     """A clock that first reports that all is submitted, and then stops until the next command."""
 
     started = False
@@ -26,7 +26,7 @@ class ToldClock(Clock):
         super().sleep(seconds)
 
 
-core._time = ToldClock()  # noqa: SLF001
+core._time = ToldClock()  # type: ignore[attr-defined]  # noqa: SLF001
 sys.stdin.readline()
 with contextlib.suppress(KeyboardInterrupt):
     main()

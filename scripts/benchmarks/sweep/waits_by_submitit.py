@@ -23,7 +23,7 @@ def main() -> None:
         elif word == "look":
             jobs[0].watcher.update()
         elif word == "wait":
-            core._time = Clock()  # noqa: SLF001
+            core._time = Clock()  # type: ignore[attr-defined]  # noqa: SLF001
             jobs[0].watcher.clear()
             with contextlib.suppress(KeyboardInterrupt):
                 jobs[0].wait()

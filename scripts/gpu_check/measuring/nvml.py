@@ -112,7 +112,7 @@ def _under_load(scene: Scene, backend: NvmlBackend) -> tuple[dict[str, Any], Any
 
 def _busy(backend: NvmlBackend) -> bool:
     samples = backend.sample(counters=False)
-    return bool(samples) and samples[0].gauges.get("busy_share", 0) > 0.5  # type: ignore[call-overload,no-any-return]  # noqa: PLR2004
+    return bool(samples) and samples[0].gauges.get("busy_share", 0) > 0.5  # type: ignore[call-overload]  # noqa: PLR2004
 
 
 def _wait_for(ready: Callable[[], bool], patience_s: float) -> None:

@@ -130,7 +130,7 @@ def _key(key: str) -> str:
 
 
 def _for_any_torch(point: Mapping[str, Any]) -> bool:
-    return point["parallel"] == "none" and point["parallel.params"] == "fp32"
+    return (point["parallel"], point["parallel.params"]) == ("none", "fp32")
 
 
 def _layout_points(*, on_gpu: bool) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -38,7 +38,7 @@ _FAKE_LOAD = 0.9
 def _allow_older_torch(config: Any) -> None:
     """Lay out also with a torch that hpckit refuses for it: nothing here is restored."""
     if config.older_torch:
-        build.OLDEST_FOR_LAYOUTS = OLDEST_TORCH  # type: ignore[misc]
+        build.OLDEST_FOR_LAYOUTS = OLDEST_TORCH  # type: ignore[attr-defined]
 
 
 def burn(seconds: float, device: torch.device) -> tuple[float, float]:
@@ -171,7 +171,7 @@ def wait_alone(config: Any, run: Run) -> None:
     tensor = torch.ones(1024, device=run.device)
     for step in run.steps(10):
         if step == _SLEEPS_AT:
-            torch.cuda._sleep(int(2 * config.timeout_s * _CYCLES_S))  # noqa: SLF001  # torch's own tests use it
+            torch.cuda._sleep(int(2 * config.timeout_s * _CYCLES_S))  # type: ignore[no-untyped-call]  # noqa: SLF001  # torch's own tests use it
         dist.all_reduce(tensor, group=group)
         torch.cuda.synchronize()
 
