@@ -93,7 +93,7 @@ def launch(  # noqa: PLR0913  # the options of the verb
         auto_resume=auto_resume,
         quiet=True,
     )
-    with pause_garbage_collector():
+    with pause_garbage_collector(freeze=False):
         planned = plan_launch(request, _list_typed_words(request, multirun=multirun), options, context)
     launch_output.tell_which_runs_are_not_launched(planned.known, context, planned.whole.plan.cluster.kind)
     return _start(planned, context)

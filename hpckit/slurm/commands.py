@@ -6,12 +6,11 @@ error with a hint. It does not interpret the output of a successful call.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import NoReturn
 
@@ -199,21 +198,6 @@ class SlurmCommands:
             hint="see `scontrol ping`; a job may have been accepted anyway: look at "
             "`squeue --me` before launching again",
         )
-
-    @contextlib.contextmanager
-    def use_slurm_environment(self, *, without: Collection[str] = ()) -> Iterator[None]:
-        """Give this process, during the `with` block, the environment for Slurm's programs.
-
-        For a library that starts a program itself; not safe with other threads running.
-        """
-        before = dict(os.environ)
-        os.environ.clear()
-        os.environ.update({name: value for name, value in self.environ.items() if name not in without})
-        try:
-            yield
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
 
     def _find_program_path(self, program: str) -> str | None:
         if program not in self._found:

@@ -5,16 +5,15 @@ It returns the id of the job, and records nothing.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from submitit import SlurmExecutor
-from submitit.core.utils import FailedJobError, FailedSubmissionError
+from submitit import SlurmExecutor, SlurmJob
+from submitit.core.utils import CommandFunction, FailedJobError, FailedSubmissionError
 
 from hpckit.errors import SchedulerError, SchedulerRefusedError, TemplateError
 from hpckit.model.plan import JobSpec
@@ -31,8 +30,8 @@ _STOPPED = frozenset({124, 137})
 class FrozenScriptExecutor(SlurmExecutor):
     """submitit's Slurm executor for a script that was rendered and frozen beforehand.
 
-    submitit itself would write the script, start srun, and exchange pickles with the job. Here the
-    script is given, and the job is hpckit's supervisor, for single jobs and arrays.
+    submitit itself would write the script, start srun, and exchange pickles with the job. Here the script
+    is given, and the job is hpckit's supervisor, for single jobs and arrays.
     """
 
     def __init__(
@@ -43,6 +42,7 @@ class FrozenScriptExecutor(SlurmExecutor):
         self._options = options
         self._script = script
         self._commands = commands
+        self._errors = folder / "errors"
 
     @classmethod
     def affinity(cls) -> int:
@@ -53,24 +53,29 @@ class FrozenScriptExecutor(SlurmExecutor):
         """Submit and return the job id; raises submitit's own errors."""
         return str(self._submit_command("").job_id)
 
-    def _make_submission_file_text(self, command: str, uid: str) -> str:  # noqa: ARG002
-        return self._text
+    def _submit_command(self, command: str) -> SlurmJob[Any]:  # noqa: ARG002
+        """Run sbatch in an environment of its own: that of this process belongs to all its threads."""
+        hidden = list_variables_to_hide_from_sbatch(self._text)
+        environ = {name: value for name, value in self._commands.environ.items() if name not in hidden}
+        submit = CommandFunction(self._make_submission_command(self._script), verbose=False, env=environ)
+        try:
+            job = self._get_job_id_from_submission_command(submit())
+        except FailedJobError as error:
+            raise FailedJobError(self._errors.read_text(errors="replace").strip()) from error.__cause__
+        return self.job_class(folder=self.folder, job_id=job, tasks=[0])
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        """Submit the frozen file rather than submitit's copy: users see its path in Slurm."""
-        if submission_file_path.read_text(encoding="utf-8") != self._script.read_text("utf-8"):
+        """Submit the frozen file, whose path users see in Slurm; what sbatch says goes into a file."""
+        if submission_file_path.read_text(encoding="utf-8") != self._text:
             raise TemplateError(
                 f"{self._script} is not the text that was rendered for it",
                 hint="launch again; nothing was submitted",
             )
         # submitit waits indefinitely; so may sbatch if the controller does not answer.
         patience = f"{self._commands.timeout.total_seconds():g}"
-        sbatch = self._commands.build_command_line("sbatch", *self._options, str(self._script))
-        return ["timeout", "--kill-after=5", patience, *sbatch]
-
-    def _num_tasks(self) -> int:
-        """Return 1: the batch script is one process, and results do not come through submitit."""
-        return 1
+        sbatch = self._commands.build_command_line("sbatch", *self._options, str(submission_file_path))
+        quiet = ["sh", "-c", 'exec "$@" 2> "$0"', str(self._errors)]  # submitit would print it, too
+        return [*quiet, "timeout", "--kill-after=5", patience, *sbatch]
 
     @staticmethod
     def _get_job_id_from_submission_command(string: str | bytes) -> str:
@@ -97,11 +102,7 @@ def submit_job(
     SchedulerRefusedError with sbatch's own words, or SchedulerAwayError.
     """
     script = LaunchPaths(folder).script(job.index)
-    with (
-        tempfile.TemporaryDirectory(prefix="hpckit-submit-") as own,
-        contextlib.redirect_stderr(io.StringIO()),
-        commands.use_slurm_environment(without=list_variables_to_hide_from_sbatch(text)),
-    ):
+    with tempfile.TemporaryDirectory(prefix="hpckit-submit-") as own:
         executor = FrozenScriptExecutor(
             text=text,
             script=script,

@@ -383,3 +383,50 @@ print(os.waitpid(child, 0)[1])
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "0\n", done.stderr
+
+
+CALLER = """
+import gc, os, sys, threading, time
+import hpckit
+
+os.environ["MINE"] = "1"
+before, stderr, frozen = dict(os.environ), sys.stderr, gc.get_freeze_count()
+seen, over = set(), threading.Event()
+
+def look():
+    while not over.is_set():
+        now = dict(os.environ)
+        seen.update(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+        seen.update([] if sys.stderr is stderr else ["stderr"])
+        time.sleep(0.001)
+
+def launch(number):
+    hpckit.launch({"name": f"n{number}"}, command=["true"], cluster="slurm", check=False)
+
+threads = [threading.Thread(target=launch, args=(number,)) for number in range(4)]
+other = threading.Thread(target=look)
+for thread in (other, *threads):
+    thread.start()
+for thread in threads:
+    thread.join()
+over.set()
+other.join()
+print(sorted(seen), os.environ == before, sys.stderr is stderr, gc.get_freeze_count() - frozen)
+"""
+
+
+def test_program_that_launches_keeps_its_environment_streams_and_garbage(
+    fake_slurm: Any, tmp_path: Path
+) -> None:
+    """Also for its other threads, and while several launch at once."""
+    environ = fake_slurm.environ | {"SLURM_JOB_ID": "7", "SBATCH_TIMELIMIT": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", CALLER],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.stdout == "[] True True 0\n", (done.stdout, done.stderr)
