@@ -21,6 +21,7 @@ from hpckit.operations.check import ModelDepth
 from hpckit.operations.launch import (
     LaunchOptions,
     PlannedLaunch,
+    RunsStartedMeanwhileError,
     check_planned_launch,
     plan_launch,
     start_planned_launch,
@@ -204,7 +205,10 @@ def _start(planned: PlannedLaunch, context: Context) -> Launch:
     known = {run.index: (run.folder, run.earlier) for run in (*planned.known.skipped, *planned.known.adopted)}
     if planned.left is None:
         return Launch([known[run.index] for run in planned.whole.plan.runs])
-    started = start_planned_launch(planned.left, planned, context).launch
+    try:
+        started = start_planned_launch(planned.left, planned, context).launch
+    except RunsStartedMeanwhileError:
+        return _start(plan_launch(planned.request, planned.words, planned.options, context), context)
     fresh = ((started.folder, run.index) for run in started.runs)
     places = [known.get(run.index) or next(fresh) for run in planned.whole.plan.runs]
     return Launch(places, started.folder)

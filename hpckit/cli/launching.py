@@ -61,7 +61,10 @@ def launch_or_show(arguments: argparse.Namespace, context: Context) -> int:
         with open_foreground_terminal(context) as terminal:
             started = launch.start_launch(left, context, terminal=terminal.device)
             return terminal.relay_terminal_until_run_ends(started.launch)
-    started = launch.start_planned_launch(left, planned, context)
+    try:
+        started = launch.start_planned_launch(left, planned, context)
+    except launch.RunsStartedMeanwhileError:
+        return launch_or_show(arguments, context)
     print_started_launch(started, context, as_json=arguments.json, more=more)
     return wait_for_new_and_adopted_runs(started.launch, known, context, arguments) if arguments.wait else 0
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 
 from hpckit.config.request import ComposeRequest
 from hpckit.context import Context
-from hpckit.errors import SchedulerError, SchedulerRefusedError, UsageError
+from hpckit.errors import HeldError, SchedulerError, SchedulerRefusedError, UsageError
+from hpckit.model.events import SubmitIntended
 from hpckit.model.finding import CheckReport, Finding
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
@@ -28,6 +32,10 @@ from hpckit.operations.started import Started, describe_local_executor, describe
 from hpckit.operations.submit import Submission, require_slurm_commands
 from hpckit.planning.checks.slips import check_foreground_launch
 from hpckit.planning.jobs.service_jobs import SERVICE_HINT, build_auto_resume_job
+from hpckit.record.freeze import remove_launch_folder
+from hpckit.record.launch_events import read_merged_events
+from hpckit.record.layout import LaunchPaths
+from hpckit.record.lock import hold_lock
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.script import render_batch_script
 from hpckit.slurm.site_query import PATIENCE as LIMITS
@@ -36,6 +44,13 @@ from hpckit.values import dataclass, field, replace
 
 _OTHERS = timedelta(minutes=2)
 """How long running supervisors may take to add their successors before a service job is queued."""
+_STARTING = timedelta(minutes=5)
+"""How long a launch waits for another one of the same runs that is being submitted."""
+_LOOK_S = 0.2
+
+
+class RunsStartedMeanwhileError(UsageError):
+    """Another launch has started runs of a planned one, which has to be planned again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +75,14 @@ class PlannedLaunch:
     """A launch before it is checked: as asked for, and without the runs that are known.
 
     `left` is None if all runs are known. `scripts` are those of its jobs, by index, and of the
-    auto-resume job, whose script has placeholders for Slurm's job ids.
+    auto-resume job, whose script has placeholders for Slurm's job ids. `others` are the names in the folder
+    of launches before known runs were looked for.
     """
 
+    request: ComposeRequest
+    words: Sequence[str]
     options: LaunchOptions
+    others: frozenset[str]
     whole: Prepared
     known: KnownRuns
     left: Prepared | None
@@ -94,10 +113,13 @@ def plan_launch(
     local.refuse_forbidden_local_runs(whole.plan.cluster.kind, context.environ)
     if options.foreground:
         check_foreground_launch(whole.plan, request.overrides)
+    others = _list_launch_names(whole)
     every = options.foreground or options.rerun  # the user wants to see the run
     known = KnownRuns() if every else find_already_launched_runs(whole, context, any_code=options.any_code)
     left = drop_already_launched_runs(whole, known, context)
-    planned = PlannedLaunch(options=options, whole=whole, known=known, left=left)
+    planned = PlannedLaunch(
+        request=request, words=words, options=options, others=others, whole=whole, known=known, left=left
+    )
     if left is None:
         return planned
     more = {len(left.plan.jobs): _render_auto_resume_script(left)} if options.auto_resume else {}
@@ -119,11 +141,71 @@ def start_planned_launch(left: Prepared, planned: PlannedLaunch, context: Contex
     """Start what is left of a planned launch; raises HpckitError.
 
     SchedulerRefusedError, before anything is written, if Slurm would refuse the auto-resume job.
+    RunsStartedMeanwhileError if runs of it have been started since it was planned.
     """
     options = planned.options
     if options.auto_resume and options.checks is not None:
         _dry_run_auto_resume_job(left, context)
-    return start_launch(left, context, known=planned.known, auto_resume=options.auto_resume)
+    with contextlib.ExitStack() as stack:
+        if not options.rerun:
+            stack.enter_context(_exclude_launches_of_same_runs(planned, context))
+            _refuse_runs_started_meanwhile(planned, context)
+        return start_launch(left, context, known=planned.known, auto_resume=options.auto_resume)
+
+
+@contextlib.contextmanager
+def _exclude_launches_of_same_runs(planned: PlannedLaunch, context: Context) -> Iterator[None]:
+    """Hold the lock of these very runs until they are submitted: then others find them."""
+    lock = _build_lock_path(planned.whole)
+    outputs = lock.parent
+    missing = [folder for folder in (outputs, *outputs.parents) if not folder.exists()]
+    deadline = context.now() + _STARTING
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                held = hold_lock(lock, at=context.now(), what="starting the same runs", passing=True)
+                stack.enter_context(held)
+                break
+            except HeldError:
+                if context.now() >= deadline:
+                    raise
+                context.sleep(_LOOK_S)
+            except UsageError:  # cannot be written: what writes the launch there says so better
+                break
+        try:
+            yield
+        finally:
+            stack.close()
+            with contextlib.suppress(OSError):  # not empty: it is launched
+                for folder in missing:
+                    folder.rmdir()
+
+
+def _refuse_runs_started_meanwhile(planned: PlannedLaunch, context: Context) -> None:
+    whole = planned.whole
+    others = _list_launch_names(whole) - planned.others
+    if _build_lock_path(whole).name not in planned.others and all(name.startswith(".") for name in others):
+        return
+    known = find_already_launched_runs(whole, context, any_code=planned.options.any_code)
+    now, then = (
+        (one.indices_to_launch(whole.plan.runs), one.would_repeat_runs) for one in (known, planned.known)
+    )
+    if now != then:
+        raise RunsStartedMeanwhileError(
+            "another launch has started some of these runs; nothing was launched", hint="launch again"
+        )
+
+
+def _build_lock_path(prepared: Prepared) -> Path:
+    signatures = "\n".join(sorted(run.signature for run in prepared.plan.runs))
+    name = hashlib.sha256(signatures.encode()).hexdigest()[:16]
+    return Path(prepared.plan.folder).parent / f".{name}.starting"
+
+
+def _list_launch_names(prepared: Prepared) -> frozenset[str]:
+    with contextlib.suppress(OSError):
+        return frozenset(path.name for path in Path(prepared.plan.folder).parent.iterdir())
+    return frozenset()
 
 
 def _render_auto_resume_script(prepared: Prepared) -> str:
@@ -201,7 +283,8 @@ def start_launch(
     """
     if prepared.plan.cluster.kind is not ClusterKind.slurm:
         local.check_local_runs_possible(context.environ)
-        launch = write_launch_folder(prepared, context)
+        with _undo_at_ctrl_c(prepared, context):
+            launch = write_launch_folder(prepared, context)
         with say_runs_continue_on_ctrl_c(launch, context):
             executor = local.start_local_executor(launch, context, terminal=terminal)
         started = Started(launch=launch, jobs={}, main_jobs=(), where=describe_local_executor(executor))
@@ -218,21 +301,22 @@ def start_launch(
 
 def _start_launch_on_slurm(prepared: Prepared, context: Context) -> Started:
     commands = require_slurm_commands(prepared.plan.cluster.bin_dir, context)
-    launch = write_launch_folder(prepared, context)
-    first: Sequence[JobSpec] = launch.jobs
+    first: Sequence[JobSpec] = prepared.plan.jobs
     if len(first) > 1:  # those that fit into the queue; the first job is always tried
         first = ask_which_jobs_fit_queue(first, commands, context.heard) or first[:1]
-    submission = Submission(
-        launch=launch,
-        jobs=first,
-        new=True,
-        may_wait=True,
-        chained=len(launch.jobs) > 1 and are_arrays_chained(launch),
-        quiet=prepared.quiet,
-        commands=commands,
-        context=context,
-    )
-    jobs = submission.submit()
+    with _undo_at_ctrl_c(prepared, context):
+        launch = write_launch_folder(prepared, context)
+        submission = Submission(
+            launch=launch,
+            jobs=first,
+            new=True,
+            may_wait=True,
+            chained=len(launch.jobs) > 1 and are_arrays_chained(launch),
+            quiet=prepared.quiet,
+            commands=commands,
+            context=context,
+        )
+        jobs = submission.submit()
     main_jobs = tuple(submission.accepted.values())
     left = len(launch.runs) - len(jobs)
     return Started(
@@ -242,6 +326,22 @@ def _start_launch_on_slurm(prepared: Prepared, context: Context) -> Started:
         where=describe_slurm_jobs(main_jobs),
         left=left,
     )
+
+
+@contextlib.contextmanager
+def _undo_at_ctrl_c(prepared: Prepared, context: Context) -> Iterator[None]:
+    """After Ctrl-C leave nothing that was not submitted, and say what may have been."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        paths = LaunchPaths(Path(prepared.plan.folder))
+        if any(isinstance(event, SubmitIntended) for event in read_merged_events(paths)):
+            context.note(f"interrupted; `hpckit doctor {paths.folder.name}` finds what Slurm has accepted")
+        else:
+            if paths.folder.exists():
+                remove_launch_folder(paths.folder)
+            context.note("interrupted; nothing was launched")
+        raise
 
 
 def _queue_backlog_job(started: Started, context: Context) -> Started:

@@ -111,3 +111,48 @@ def test_launcher_killed_at_any_moment_loses_no_run_and_queues_none_twice(
     assert code == 0
     assert sum(found.values()) == RUNS
     assert set(found.values()) == {1}
+
+
+@pytest.mark.parametrize("events", [0, 1])
+def test_interrupted_launcher_leaves_nothing_or_says_what_may_be_queued(
+    tmp_path: Path, fake_slurm: Any, environ: dict[str, str], events: int
+) -> None:
+    """Ctrl-C never leaves a launch that waits for ever, without a word."""
+    process = start_launch(tmp_path, environ)
+    while not list(tmp_path.glob("outputs/[!.]*")) or lines(tmp_path) < events:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=_PATIENCE_S)
+    assert process.returncode == 130
+    if "nothing was launched" in said:
+        assert (list(tmp_path.glob("outputs/*")), sum(queued_runs(fake_slurm).values())) == ([], 0)
+    else:
+        assert "`hpckit doctor " in said
+        (folder,) = tmp_path.glob("outputs/*")
+        assert "intended" in "".join(path.read_text() for path in folder.glob("events/*.jsonl"))
+
+
+def test_same_launch_by_many_at_once_runs_once(
+    tmp_path: Path, fake_slurm: Any, environ: dict[str, str]
+) -> None:
+    """A retry and what it retries, or two jobs of cron: each returns 0, and each run is queued once."""
+    project = tmp_path / "project"
+    project.mkdir()
+    processes = [start_launch(project, environ, "code.snapshot=true") for _ in range(3)]
+    said = [process.communicate(timeout=_PATIENCE_S)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], said
+    found = queued_runs(fake_slurm)
+    assert (sum(found.values()), len(list(project.glob("outputs/*")))) == (RUNS, 1)
+    assert sum("not submitted again" in words for words in said) == 2
+
+
+def start_launch(folder: Path, environ: dict[str, str], *more: str) -> subprocess.Popen[str]:
+    """Start a launcher."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "hpckit", *WORDS, *more],
+        cwd=folder,
+        env=environ,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
