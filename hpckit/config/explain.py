@@ -174,6 +174,7 @@ def _explain_unknown_key(override: Override, key: str, keys: Sequence[str], grou
     # Next to a key that exists, `+` may be taken for a slip, too; `++` never is.
     plus = "++" if "Did you mean" in message or guess_intended_key(key) is not None else "+"
     hint = f"To add a key of your own by that name, write {plus}{line}"
+    hint += "" if "." in key else f", or params.{line} (params has what is yours)"
     if not list_section_keys(key.partition(".")[0]):
         hint += f"; a command gets what follows `--`: {line}, or '${{{key}}}' there"
     return ConfigError(message, hint=hint)

@@ -261,8 +261,8 @@ class Recovery:
     """Queue the next attempt ahead of time instead of a requeue; that saves Slurm's delay."""
     restarts: dict[str, int] = field(default_factory=dict)
     """Restarts after each cause without getting further; none for causes that aren't named. A step beyond all
-    earlier ones refills every count. After `time_limit` a run starts again only if it has saved its state, or
-    gets more time."""
+    earlier ones refills every count. After `time_limit` the job starts a run again only if it has saved its
+    state, or gets more time; `watch` and `--auto-resume` start others again, too."""
     max_identical_failures: int = 3
     """Failures with the same signature, without progress, that end the run."""
     node_failures: int = 2

@@ -182,6 +182,17 @@ def _replace_staged(known: tuple[StagedData, ...], event: events.Staged) -> tupl
     return *others, StagedData(**{name: getattr(event, name) for name in field_names(StagedData)})
 
 
+CAUSES_SAID_BY_SLURM = {
+    BaseState.node_fail: Cause.node_lost,
+    BaseState.boot_fail: Cause.node_lost,
+    BaseState.timeout: Cause.time_limit,
+    BaseState.deadline: Cause.time_limit,
+    BaseState.preempted: Cause.preempted,
+    BaseState.out_of_memory: Cause.host_oom,
+    BaseState.cancelled: Cause.notice,
+}
+"""The causes that Slurm's states stand for if our own record has no final event."""
+
 _ENDED_FROM_OUTSIDE = frozenset(
     {
         BaseState.cancelled,

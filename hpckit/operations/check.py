@@ -15,7 +15,7 @@ from pathlib import Path
 from hpckit.context import Context
 from hpckit.model.cluster.gpus_asked import requested_gpus_per_node
 from hpckit.model.command import find_started_script, split_command
-from hpckit.model.finding import CheckReport, Finding, build_warning_finding
+from hpckit.model.finding import CheckReport, Finding, build_error_finding, build_warning_finding
 from hpckit.model.launch import ClusterKind, LaunchConfig
 from hpckit.model.node_setup import has_data_settings
 from hpckit.model.plain import iterate_leaf_values
@@ -24,6 +24,7 @@ from hpckit.operations.launch_features import find_feature_problems
 from hpckit.operations.model_check import ModelChecks
 from hpckit.operations.prepare import Prepared
 from hpckit.operations.slurm_check import Asked, apply_sbatch_variables
+from hpckit.planning.checks.config import explain_immediate_leave
 from hpckit.planning.checks.cost import estimate_launch_cost, find_budget_problem
 from hpckit.planning.checks.gpu_memory import find_gpu_memory_problems
 from hpckit.planning.checks.limits import describe_preemption, warn_about_short_preemption_grace
@@ -69,7 +70,7 @@ def check_launch(
     expected = estimate_launch_cost(plan, asked.site)
     findings += [*find_plan_mistakes(plan), *asked.findings, *find_budget_problem(plan, expected)]
     findings += warn_about_short_preemption_grace(plan, asked.site)
-    findings += _warn_of_ignored_settings(plan, machine.working_dir)
+    findings += _find_script_mistakes(plan, machine.working_dir)
     checks = ModelChecks(plan=plan, snapshot=prepared.snapshot, context=context)
     if models is ModelDepth.sure:
         checks = replace(checks, most=1, patience=_SECONDS, fallback=False)
@@ -94,21 +95,26 @@ def check_launch(
     )
 
 
-def _warn_of_ignored_settings(plan: LaunchPlan, working_dir: Path) -> Iterator[Finding]:
+def _find_script_mistakes(plan: LaunchPlan, working_dir: Path) -> Iterator[Finding]:
     """Yield a warning for a layout, or values of a sweep, that a Python file of a command ignores.
 
     It does not mention hpckit, by which it could read them; values reach it if its words, variables
-    or resources differ. `working_dir` is where the runs start. Other programs, and files that are
-    not there, are left alone, as nothing is known of them.
+    or resources differ. What does mention it may have a loop, which must not leave at once: an error.
+    `working_dir` is where the runs start. Other programs, and files that are not there, are left alone.
     """
-    ignores = cache(lambda script: _ignores_hpckit(working_dir / script))
+    mentions = cache(lambda script: _mentions_hpckit(working_dir / script))
     alike: dict[str, RunSpec] = {}
     warned: set[str] = set()
     for run in plan.runs_to_check:
         settings = run.settings
         words = () if settings.command is None else split_command(settings.command)
         script = (find_started_script(words) if words else None) or ""
-        if not script.endswith(".py") or not ignores(script):
+        reads = mentions(script) if script.endswith(".py") else None
+        found = explain_immediate_leave(settings) if reads else None
+        if found is not None and script not in warned:
+            warned.add(script)
+            yield build_error_finding("runtime.save_before_timeout_s", script, *found)
+        if reads is not False:
             continue
         layout = plan_run_layout(settings)
         if not layout.is_data_parallel and script not in warned:
@@ -165,10 +171,10 @@ def _warn_of_unused_key(
         return
 
 
-def _ignores_hpckit(script: Path) -> bool:
-    """Return whether a file is there and does not mention hpckit, nor its variables."""
+def _mentions_hpckit(script: Path) -> bool | None:
+    """Return whether a file mentions hpckit, or its variables; None if it is not there."""
     try:
         with open_regular_file(script) as file:
-            return b"hpckit" not in file.read(_MOST_READ).lower()
+            return b"hpckit" in file.read(_MOST_READ).lower()
     except OSError:
-        return False
+        return None

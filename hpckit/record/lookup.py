@@ -229,7 +229,8 @@ def _select_run(launch: Launch, index: int | None) -> Selection:
         there = "only run 0" if len(launch.runs) == 1 else f"0 to {len(launch.runs) - 1}"
         raise NotFoundError(
             f"launch {launch.id} has no run {index}; it has {there}",
-            hint=f"`hpckit status {launch.id}` lists its runs",
+            hint=f"`hpckit status {launch.id}` lists its runs; a rerun has the name of its launch, and "
+            "`hpckit ls` lists both",
         )
     return Selection(launch=launch, index=index)
 

@@ -21,7 +21,7 @@ from hpckit.model.goodput import Goodput
 from hpckit.model.moment import format_local_datetime, format_time_span
 from hpckit.model.node_setup import FrozenContainer, StagedData
 from hpckit.model.parallel.layout import LayoutReport
-from hpckit.model.run import Observation, RunRecord, RunView
+from hpckit.model.run import CAUSES_SAID_BY_SLURM, Observation, RunRecord, RunView
 from hpckit.model.states import BaseState, Judgement, RunState, Standing
 from hpckit.report.pending import explain_pending_job, format_resume_decision
 from hpckit.values import dataclass, replace
@@ -206,13 +206,13 @@ def _failure_from_slurm(view: RunView, seen: Observation) -> Failure:
     if seen.exit_code == FROZEN_FOLDER_EXIT and not view.record.has_attempt_begun:
         message = "the batch script could not read its frozen folder; its log names node and folder"
         return Failure(cause=Cause.frozen_folder, message=message, node=seen.nodes or None)
-    lost = seen.state.base in {BaseState.node_fail, BaseState.boot_fail}
+    unsaid = Cause.launcher_lost if view.record.has_attempt_begun else Cause.scheduler
     begun = (
         "before recording the outcome" if view.record.has_attempt_begun else "before its supervisor started"
     )
     said = f": {view.said}" if view.said else ""
     return Failure(
-        cause=Cause.node_lost if lost else Cause.scheduler,
+        cause=CAUSES_SAID_BY_SLURM.get(seen.state.base, unsaid),
         message=f"Slurm says {_format_slurm_state(seen)}: the run ended {begun}{said}",
         node=seen.nodes or None,
         step=view.record.step,

@@ -304,6 +304,7 @@ def test_plan_names_the_nearest_cause() -> None:
         timed(node_timeout_s=2, hang_min_s=0, hang_factor=1, save_before_timeout_s=0),
         replace(asking(timeout_min=1), runtime=Runtime(save_before_timeout_s=30)),
         replace(asking(timeout_min=1), cluster=Cluster(kind=ClusterKind.local)),
+        replace(asking(timeout_min=1), entry_point=None, command=["true"]),  # it has no loop of ours
         replace(TASK, chaos=["kill rank=0 step=1", "nan step=2"]),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.run import Observation, RunRecord, RunView
 from hpckit.model.states import BaseState, RunState, parse_slurm_state
+from hpckit.planning.recovery.budget import build_ledger_of_ended_run
 from hpckit.report.rows import build_run_row, count_runs_by_state, format_run_note
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -63,16 +64,20 @@ def test_row_keeps_our_own_account_of_a_failure() -> None:
     [
         ("NODE_FAIL", Cause.node_lost),
         ("BOOT_FAIL", Cause.node_lost),
-        ("TIMEOUT", Cause.scheduler),
-        ("OUT_OF_MEMORY", Cause.scheduler),
-        ("FAILED", Cause.scheduler),
+        ("TIMEOUT", Cause.time_limit),
+        ("DEADLINE", Cause.time_limit),
+        ("PREEMPTED", Cause.preempted),
+        ("OUT_OF_MEMORY", Cause.host_oom),
+        ("FAILED", Cause.launcher_lost),
     ],
 )
 def test_row_words_a_failure_only_slurm_knows_of(slurm: str, cause: Cause) -> None:
-    """Where no supervisor could write an end, the failure is Slurm's word."""
-    failure = build_run_row(RunView(record=RUNNING, observation=seen(slurm, nodes="n1"))).failure
+    """Where no supervisor could write an end, the failure is Slurm's word, as it is for `watch`."""
+    view = RunView(record=RUNNING, observation=seen(slurm, nodes="n1"))
+    failure = build_run_row(view).failure
     assert failure is not None
     assert (failure.cause, failure.node, failure.step) == (cause, "n1", 5)
+    assert build_ledger_of_ended_run(view, [])[1].cause is cause
     assert f"Slurm says {slurm}" in failure.message
 
 

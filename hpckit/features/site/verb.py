@@ -14,7 +14,7 @@ import yaml
 from hpckit.cli.options import add_flag, add_json_option
 from hpckit.config.request import ComposeRequest, find_user_conf_folder
 from hpckit.context import Context, login_name
-from hpckit.errors import NotFoundError, OutputError, SchedulerError, UsageError
+from hpckit.errors import NotFoundError, OutputError, SchedulerAbsentError, SchedulerError, UsageError
 from hpckit.features.site.document import render_site_file
 from hpckit.features.site.facts import SiteFacts, ask_site_facts
 from hpckit.features.site.probe import NodeProbe, ProbeOrder, probe_nodes
@@ -97,7 +97,11 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         _check_target(folder, arguments.name, diff=arguments.diff)
     commands = SlurmCommands(bin_dir=arguments.bin_dir, environ=context.environ)
     with context.show_progress("asking Slurm", quiet=arguments.json):
-        facts = ask_site_facts(commands, login_name(), context.now())
+        try:
+            facts = ask_site_facts(commands, login_name(), context.now())
+        except SchedulerAbsentError as error:
+            hint = "start from a login node, or name the folder of Slurm's programs: --bin-dir DIR"
+            raise SchedulerAbsentError(error.message, hint=hint) from error
     name = arguments.name or slugify_name(facts.settings.get("ClusterName", ""))
     file = _check_target(folder, name, diff=arguments.diff)
     account = facts.accounts[0] if len(facts.accounts) == 1 else None

@@ -172,15 +172,21 @@ def _check_what_grows_is_asked_for(settings: LaunchConfig) -> None:
 
 
 def _check_save_before_timeout(settings: LaunchConfig) -> None:
-    """Refuse a run that would leave ahead of its time limit as soon as it has begun."""
+    found = None if settings.entry_point is None else explain_immediate_leave(settings)
+    if found is not None:
+        raise ConfigError(found[0], hint=found[1])
+
+
+def explain_immediate_leave(settings: LaunchConfig) -> tuple[str, str] | None:
+    """Return why a loop of hpckit's would leave as soon as it began, and what to do; None if it does not."""
     minutes, lead = settings.resources.timeout_min, settings.runtime.save_before_timeout_s
     if settings.cluster.kind is ClusterKind.local or minutes is None or lead < minutes * 60:
-        return
-    raise ConfigError(
-        f"resources.timeout_min is {minutes}, and runtime.save_before_timeout_s is "
-        f"{lead:g}: the run would save and leave as soon as it began",
-        hint="ask for more time, or save later: "
-        f"runtime.save_before_timeout_s={minutes * 60 // 4} (0: only when Slurm says so)",
+        return None
+    later = f"runtime.save_before_timeout_s={minutes * 60 // 4} (0: only when Slurm says so)"
+    problem = f"resources.timeout_min is {minutes}, and runtime.save_before_timeout_s is {lead:g}"
+    return (
+        f"{problem}: the run would save and leave as soon as it began",
+        f"ask for more time, or save later: {later}",
     )
 
 

@@ -130,12 +130,14 @@ def _warn_about_slurm_only_keys(words: Sequence[str]) -> Iterator[Finding]:
     typed = [_STAGE.sub("", word) for word in words]
     keys = [word.lstrip("+").partition("=")[0] for word in typed if "=" in word]
     given = [key for key in SLURM_ONLY if any(f"{given_key}.".startswith(f"{key}.") for given_key in keys)]
+    shell = any(key.startswith(("cluster.setup", "cluster.modules")) for key in given)
     if given:
         yield build_warning_finding(
             given[0],
             "",
             f"on this machine nothing reads {', '.join(given)}: there is no scheduler",
-            "with cluster=slurm they take effect; prepare the environment here in your shell",
+            "with cluster=slurm they take effect"
+            + ("; prepare the environment here in your shell" if shell else ""),
         )
 
 

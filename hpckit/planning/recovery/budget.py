@@ -13,25 +13,15 @@ from hpckit.model import events
 from hpckit.model.failure import Cause, Failure
 from hpckit.model.launch import Recovery
 from hpckit.model.run import (
+    CAUSES_SAID_BY_SLURM,
     RunRecord,
     RunView,
     build_end_event_of_lost_round,
     failure_of_unended_attempt,
     supervisor_lost_failure,
 )
-from hpckit.model.states import BaseState, RunState
+from hpckit.model.states import RunState
 from hpckit.planning.recovery.ledger import Ledger, build_ledger_from_events, explain_exhausted_restart_budget
-
-_SAID_BY_SLURM = {
-    BaseState.node_fail: Cause.node_lost,
-    BaseState.boot_fail: Cause.node_lost,
-    BaseState.timeout: Cause.time_limit,
-    BaseState.deadline: Cause.time_limit,
-    BaseState.preempted: Cause.preempted,
-    BaseState.out_of_memory: Cause.host_oom,
-    BaseState.cancelled: Cause.notice,
-}
-"""The causes that Slurm's states stand for if our own record has no final event."""
 
 _NEVER_BEGAN = "never began"
 _BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
@@ -78,7 +68,7 @@ def build_ledger_of_ended_run(
 
 def _find_failure_cause_from_slurm(view: RunView) -> Cause | None:
     seen = view.observation
-    return None if seen is None else _SAID_BY_SLURM.get(seen.state.base)
+    return None if seen is None else CAUSES_SAID_BY_SLURM.get(seen.state.base)
 
 
 def _build_never_began_failure(view: RunView) -> Failure:

@@ -280,6 +280,15 @@ def test_checkpoint_dir_that_cannot_be_is_warned_about(shell: Any, tmp_path: Pat
 COMMAND = ("experiment=command", "cluster=local", "code.snapshot=false")
 
 
+@pytest.mark.parametrize(("text", "code"), [("print(1)", 0), ("import hpckit", 2)])
+def test_check_refuses_a_loop_that_would_leave_at_once(slurm_shell: Any, text: str, code: int) -> None:
+    """A plain command is told of the time limit by Slurm alone: one minute is enough for it."""
+    (slurm_shell.cwd / "train.py").write_text(text)
+    words = ("experiment=command", "cluster=slurm", "code.snapshot=false", "command=python train.py")
+    said = slurm_shell("check", *words, "resources.timeout_min=1")
+    assert (said.code, "as soon as it began" in said.out + said.err) == (code, code == 2)
+
+
 @pytest.mark.parametrize(
     ("text", "layout", "warnings"),
     [
