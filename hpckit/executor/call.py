@@ -20,12 +20,13 @@ from hpckit.api.submitit_keys import build_local_task_variables
 from hpckit.errors import UsageError
 from hpckit.executor.encoding import DelayedSubmission, commit_result, read_call
 from hpckit.model import messages
-from hpckit.model.failure import ExitReason, ExitStatement
+from hpckit.model.failure import ExitReason
 from hpckit.planning.recovery.ends import LEFT_CODE
 from hpckit.record.layout import AttemptPaths, RunPaths
 from hpckit.record.store import make_private_folder, write_chunks
-from hpckit.runtime.channel.rank_pipe import AgentLink, open_agent_link
+from hpckit.runtime.channel.rank_pipe import open_agent_link
 from hpckit.runtime.environ import copy_environment, rank_info, set_environment_variables
+from hpckit.runtime.rank.called_function import note_exit_reason, note_exit_status
 from hpckit.runtime.rank.process import RankProcess, report_end
 from hpckit.runtime.signals import RANK_NOTICES
 
@@ -43,12 +44,14 @@ class RankOfCall:
 
         If all ranks have committed a result already, it was killed after that: nothing is called.
         """
+        note_exit_reason(self.environ, ExitReason.exited)
         attempt = AttemptPaths(Path(self.environ["HPCKIT_ATTEMPT_DIR"]))
         place = {"attempt": int(attempt.folder.name), "round": int(self.environ["HPCKIT_ROUND"])}
         if not all(self.paths.call_result(rank).exists() for rank in range(self.info.world_size)):
             try:
                 commit_result(self.paths, self.info.rank, place, self._call_function())
-            except SystemExit:
+            except SystemExit as end:
+                note_exit_status(self.environ, end.code)
                 raise
             except BaseException as error:  # noqa: BLE001  # the user's code
                 file = attempt.round(place["round"]).rank_exception_file(self.info.rank).with_suffix(".pkl")
@@ -59,7 +62,7 @@ class RankOfCall:
                     trace = trace.tb_next
                 sys.last_value = error.with_traceback(trace)  # for what attach() does at the end
                 return report_end(RankProcess(environ=self.environ, info=self.info), error)
-        self._tell_agent(lambda link: link.note_exit_statement(ExitStatement(reason=ExitReason.returned)))
+        note_exit_reason(self.environ, ExitReason.returned)
         return 0
 
     def _call_function(self) -> Any:
@@ -95,14 +98,11 @@ class RankOfCall:
         write_chunks(self.next_call, [data])
         took = time.monotonic() - began
         saved = messages.Saved(step=0, size=len(data), stall_s=took, duration_s=took)
-        self._tell_agent(lambda link: link.send(saved))
-        raise SystemExit(LEFT_CODE)
-
-    def _tell_agent(self, tell: Callable[[AgentLink], None]) -> None:
         attaching = "hpckit.runtime.rank.attach" in sys.modules  # the function talks to the agent itself
         if not attaching and (link := open_agent_link(self.environ)) is not None:
-            tell(link)
+            link.send(saved)
             link.connection.detach()  # stays open as long as this process
+        raise SystemExit(LEFT_CODE)
 
 
 def main(text: str) -> int:

@@ -274,7 +274,7 @@ class Task(NamedTuple, Generic[R]):
 def _explain_unread_result(run: str, cause: BaseException) -> BaseException:
     if isinstance(cause, HpckitError):
         return cause
-    hint = "a function that ends its process by itself (os._exit) leaves none"
+    hint = "it lies in the run's folder, and is unpickled here with the classes of this Python"
     message = f"run {run} completed, but its result cannot be read: {cause!r}"
     error = RunFailedError(message, hint=hint, run=run, state="completed", cause=None)
     error.__cause__ = cause

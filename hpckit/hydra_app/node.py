@@ -34,12 +34,14 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from hpckit.config.points import encode_hydra_value
 from hpckit.errors import HpckitError, RunError
 from hpckit.hydra_app.jobs import FrozenJob, name_function, read_job
+from hpckit.model.failure import ExitReason
 from hpckit.model.metrics import metric_value_to_number
 from hpckit.model.plain import MASK
 from hpckit.record.launches import Launch, load_launch
 from hpckit.record.store import append_json_lines, write_chunks
 from hpckit.report.selection import parse_overrides
 from hpckit.runtime.environ import copy_environment, find_job_and_restarts, rank_info
+from hpckit.runtime.rank.called_function import note_exit_reason, note_exit_status
 from hpckit.values import dataclass
 
 _LOG = logging.getLogger(__name__)
@@ -110,6 +112,8 @@ class JobOnNode:
             sys.exit(self._leave_result(self._run_job(function, config_path)))
         except BaseException as end:
             self.end = end
+            if isinstance(end, SystemExit):
+                note_exit_status(self.environ, end.code)
             raise
 
     def _run_job(self, function: Callable[..., Any], config_path: str | None) -> JobReturn:
@@ -195,6 +199,7 @@ def main(folder: str, digest: str, number: str) -> None:
         sys.exit(f"hpckit: error: {error.message}\n  {error.hint}")
     rank = JobOnNode(job=job, launch=launch, environ=environ, rank=rank_info(environ).rank)
     os.chdir(job.application.cwd)
+    note_exit_reason(environ, ExitReason.exited)
     rank.enter_application() if job.function is None else rank.call_pickled_function(job.function)
 
 

@@ -95,6 +95,17 @@ def end_process(*ranks):
         os._exit(0)
 
 
+def leave_once(mark):
+    if not Path(mark).exists():
+        Path(mark).touch()
+        sys.exit(75)
+    return "came back"
+
+
+def import_attach():
+    return hpckit.attach.__name__  # without a call of it
+
+
 class Bad:
     def __reduce__(self):
         return divmod, (1, 0)
@@ -405,18 +416,20 @@ def test_arguments_stand_neither_in_processes_nor_in_settings(project: Path, cal
     assert (copy.folder, copy.cwd, copy.parameters) == (executor.folder, executor.cwd, executor.parameters)
 
 
-def test_job_whose_result_cannot_be_read_says_so(project: Path, calls: Any) -> None:
-    """By the documented error, at once where no file system is slow."""
-    executor = make_executor(project, "lost ${y}")
-    ends, returns = executor.submit_array([calls.end_process, calls.return_bad])
-    for job, cause in ((ends, FileNotFoundError), (returns, ZeroDivisionError)):
-        with pytest.raises(RunFailedError, match="completed, but its result cannot be read") as caught:
-            job.result(60)
-        assert isinstance(caught.value.__cause__, cause)
+def test_job_without_a_readable_result_says_so(project: Path, calls: Any) -> None:
+    """By the documented error, at once where no file system is slow; a process that just ended has failed."""
+    executor, unfinished = make_executor(project, "lost ${y}"), "ended with exit code 0 before it had finished"
+    ends, returns, imports = executor.submit_array([calls.end_process, calls.return_bad, calls.import_attach])
+    leaves = executor.submit(calls.leave_once, str(project / "left"))
+    with pytest.raises(RunFailedError, match=unfinished):
+        ends.result(60)
+    with pytest.raises(RunFailedError, match="completed, but its result cannot be read") as caught:
+        returns.result(60)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert (imports.result(60), ends.state, returns.state) == ("attach", "FAILED", "COMPLETED")
+    assert leaves.result(60) == "came back"
     executor.update_parameters(tasks_per_node=2)
     later = executor.submit(calls.end_process, 1)
-    assert later.results(raise_=False)[0] is None
     for raises in (later.result, later.results, later.task(1).result):
-        with pytest.raises(RunFailedError, match="completed, but its result cannot be read"):
+        with pytest.raises(RunFailedError, match=f"rank 1 {unfinished}"):
             raises()
-    assert later.task(0).result() is None
