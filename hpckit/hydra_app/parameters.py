@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from hpckit.api.submitit_keys import SBATCH_OPTIONS, SUBMITIT_KEYS
 from hpckit.errors import UsageError
 from hpckit.hydra_app.freezing import holds_secret
+from hpckit.model.command import escape_interpolations
 from hpckit.model.launch import LaunchConfig
 from hpckit.patterns import lazy_pattern
 from hpckit.values import dataclass, field_names
@@ -130,5 +131,5 @@ def _name_overrides(overrides: Sequence[str], config: DictConfig) -> dict[str, A
         name = f"params.{name}" if name.partition(".")[0] in _OURS else name
         secret = str(value) != text and holds_secret(key, value)
         value = value if isinstance(value, int | float | str) and not secret else text
-        found[name] = value.replace("${", "{") if isinstance(value, str) else value
+        found[name] = escape_interpolations(value) if isinstance(value, str) else value
     return found

@@ -139,6 +139,9 @@ _PARTS = lazy_pattern(
 )
 """A quoted text, a sign, an unquoted text, or what belongs to none of these."""
 
+_ESCAPED = lazy_pattern(r"(?<!\\)(\\*)\1\\\$\{")
+"""An odd number of backslashes before what would be an interpolation."""
+
 
 def parse_override_value(text: str) -> Any:
     """Return a value of Hydra's syntax as it has it; the text if it is no plain value.
@@ -155,10 +158,12 @@ def parse_override_value(text: str) -> Any:
 
 
 def parse_override_values(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as the runs have them; a variable of the environment is a text."""
+    """Return values as the runs have them; a variable of the environment is a text, an escape is undone."""
 
     def parse(key: str, text: Any) -> Any:
         value = parse_override_value(text) if isinstance(text, str) else text
+        if isinstance(value, str):
+            return _ESCAPED.sub(r"\1${", value)
         return text if key.startswith("env.") and isinstance(value, int | float) else value
 
     return {key: parse(key, text) for key, text in overrides.items()}

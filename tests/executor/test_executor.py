@@ -418,7 +418,8 @@ def test_arguments_stand_neither_in_processes_nor_in_settings(project: Path, cal
 
 def test_job_without_a_readable_result_says_so(project: Path, calls: Any) -> None:
     """By the documented error, at once where no file system is slow; a process that just ended has failed."""
-    executor, unfinished = make_executor(project, "lost ${y}"), "ended with exit code 0 before it had finished"
+    executor = make_executor(project, "lost ${y}")
+    unfinished = "ended with exit code 0 before it had finished"
     ends, returns, imports = executor.submit_array([calls.end_process, calls.return_bad, calls.import_attach])
     leaves = executor.submit(calls.leave_once, str(project / "left"))
     with pytest.raises(RunFailedError, match=unfinished):

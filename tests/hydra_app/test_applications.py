@@ -156,6 +156,30 @@ def test_sweep_goes_on_beside_a_failing_job_and_resume_starts_that_one_as_it_was
     (project / "helper.py").write_text("VERSION = 1\n")
 
 
+ENDING = """
+import os, sys
+import hydra
+
+@hydra.main(config_path=None, version_base="1.3")
+def main(config):
+    print(repr(config.end))
+    {"$": sys.exit, "o": os._exit}[config.end[0]](0)
+
+main()
+"""
+
+
+def test_job_that_only_ends_its_process_has_failed_and_one_that_exits_has_not(tmp_path: Path) -> None:
+    """Exit code 0 counts if the function came to an end of Python's; its text stands in JSON as it got it."""
+    (tmp_path / "app.py").write_text(ENDING)
+    words = ("app.py", "-m", "hydra/launcher=hpckit_local", "hydra.launcher.wait=true", "hydra.sweep.dir=s")
+    done = start(tmp_path, *words, r'+end="\${x}",os,"$a\b"')
+    assert "rank 0 ended with exit code 0 before it had finished" in done.stderr, done.stderr
+    launch = hpckit.open(json.loads((tmp_path / "s" / "hpckit.json").read_text())["launches"][0]["folder"])
+    assert [run.state.value for run in launch.runs] == ["completed", "failed", "completed"]
+    assert [row["end"] for row in launch.results().to_dicts()] == ["${x}", "os", r"$a\b"]
+
+
 def test_ranks_enter_the_module_and_a_sweep_that_does_not_wait_returns_at_once(project: Path) -> None:
     """Each rank has torchrun's variables; only rank 0 writes `.hydra`, and each a log of its own name.
 

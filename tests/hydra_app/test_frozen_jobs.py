@@ -212,7 +212,7 @@ def test_overrides_become_columns_whatever_their_form(monkeypatch: pytest.Monkey
     config.key = "${oc.env:WANDB_API_KEY}"
     assert name_columns(jobs, dict.fromkeys(jobs, config)) == {
         4: {"hydra_job": 4, "lr": 0.1, "params.seed": 1, "optim.choice": "adam", "optim.lr": 0.1},
-        5: {"hydra_job": 5, "lr": 0.1, "model.encoder_net": "small", "text": "a, b", "now": "{now:%H}"}
+        5: {"hydra_job": 5, "lr": 0.1, "model.encoder_net": "small", "text": "a, b", "now": r"\${now:%H}"}
         | {"key": r"$\{oc.env\:WANDB_API_KEY\}"},
     }
 

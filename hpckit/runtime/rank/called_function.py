@@ -25,6 +25,6 @@ def note_exit_reason(environ: Mapping[str, str], reason: ExitReason) -> None:
 
 
 def note_exit_status(environ: Mapping[str, str], status: object) -> None:
-    """Tell the agent that the function asked for this end by `SystemExit(status)`: as a plain command would."""
+    """Tell the agent that the function asked for its end by `SystemExit(status)`, as a plain command may."""
     of_commands = {0: ExitReason.ended, LEFT_CODE: ExitReason.left}
     note_exit_reason(environ, of_commands.get(status_to_exit_code(status), ExitReason.exited))

@@ -448,12 +448,17 @@ def _plain(value: Any) -> Any:
 
 
 def test_results_print_what_was_typed_and_json_what_it_is(desk: Any) -> None:
-    """A quoted 1 is a text; a table has it as a user writes it again."""
-    desk.freeze(sweep=[("a='1'", "b=[1,2]"), ("a=1", "b={x: null}")])
-    assert list(csv.reader(io.StringIO(desk.say("results", "--csv").out)))[1][1:3] == ["'1'", "[1,2]"]
+    """A quoted 1 is a text, an escaped reference none; a table has it as a user writes it again."""
+    desk.freeze(sweep=[("a='1'", "b=[1,2]", r"c='\${x}'"), ("a=1", "b={x: null}", r"c=a\\\${x}")])
+    assert list(csv.reader(io.StringIO(desk.say("results", "--csv").out)))[1][1:4] == [
+        *("'1'", "[1,2]", r"'\${x}'")
+    ]
     for verb, name in (("results", "runs"), ("status", "runs")):
         runs = json.loads(desk.say(verb, "--json").out)[name]
-        assert [run["overrides"] for run in runs] == [{"a": "1", "b": [1, 2]}, {"a": 1, "b": {"x": None}}]
+        assert [run["overrides"] for run in runs] == [
+            {"a": "1", "b": [1, 2], "c": "${x}"},
+            {"a": 1, "b": {"x": None}, "c": r"a\${x}"},
+        ]
 
 
 def test_json_has_variables_of_the_environment_as_texts(desk: Any) -> None:
