@@ -56,6 +56,11 @@ class ResultRow:
     blocked: str | None = None
     reason: str = ""
     cause: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    def describe_stale_metrics(self) -> str:
+        """Return what the run last warned of rows of metrics that it could not write; empty if it did not."""
+        return next((text for text in reversed(self.warnings) if "metrics" in text and "dropped" in text), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +150,7 @@ def _build_result_row(
         stage=row.stage,
         blocked=row.blocked or None,
         cause=None if row.failure is None else row.failure.cause.value,
+        warnings=row.warnings,
     )
 
 

@@ -139,8 +139,7 @@ _PARTS = lazy_pattern(
 )
 """A quoted text, a sign, an unquoted text, or what belongs to none of these."""
 
-_ESCAPED = lazy_pattern(r"(?<!\\)(\\*)\1\\\$\{")
-"""An odd number of backslashes before what would be an interpolation."""
+_ESCAPED = lazy_pattern(r"(?<!\\)(\\*)\1\\\$\{")  # an odd number of backslashes
 
 
 def parse_override_value(text: str) -> Any:
@@ -162,8 +161,7 @@ def parse_override_values(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
     def parse(key: str, text: Any) -> Any:
         value = parse_override_value(text) if isinstance(text, str) else text
-        if isinstance(value, str):
-            return _ESCAPED.sub(r"\1${", value)
+        value = _ESCAPED.sub(r"\1${", value) if isinstance(value, str) else value
         return text if key.startswith("env.") and isinstance(value, int | float) else value
 
     return {key: parse(key, text) for key, text in overrides.items()}

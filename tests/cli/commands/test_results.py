@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import pytest
+from cli_world import START
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
 
@@ -79,7 +80,7 @@ def test_results_json_has_the_documented_fields(swept: Any) -> None:
     first = document["runs"][0]
     assert list(first) == [
         *("run", "index", "overrides", "state", "step", "wall_s", "metrics", "goodput"),
-        *("launch", "attempt", "stage", "blocked", "reason", "cause"),
+        *("launch", "attempt", "stage", "blocked", "reason", "cause", "warnings"),
     ]
     assert (first["overrides"], first["wall_s"]) == ({"lr": 0.1}, 120.0)
 
@@ -203,6 +204,22 @@ def seeds(desk: Any, writer: Any) -> Any:
         if index < 5:
             attempt.fail() if index == 4 else attempt.complete()
     return desk
+
+
+def test_results_say_where_metrics_are_behind(desk: Any, writer: Any) -> None:
+    """After a full disk a value is not that of the last step: said in all forms, for that run alone."""
+    launch = desk.freeze(sweep=[("lr=1",), ("lr=2",)])
+    for index, words in enumerate(("55 rows of metrics were dropped", "the disk is nearly full")):
+        attempt = writer(launch=launch, index=index)
+        attempt.start()
+        attempt.metrics(94, loss=0.5)
+        attempt.tell(events.Warned(at=START, message=words))
+        attempt.complete()
+    for form in ((), ("--csv",), ("--over", "lr")):
+        said = desk.say("results", *form).err
+        assert f"warning: {launch.id}.0: 55 rows of metrics were dropped, so a last value may be" in said
+        assert f"{launch.id}.1" not in said
+    assert read(desk)["runs"][0]["warnings"] == ["55 rows of metrics were dropped"]
 
 
 def test_results_over_seeds_are_means_of_completed_runs(seeds: Any) -> None:

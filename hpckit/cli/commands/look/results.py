@@ -50,7 +50,7 @@ from hpckit.report.spread import (
     parse_keys_to_average_over,
     sort_spread_rows,
 )
-from hpckit.report.text import Page, render_results_page, render_spread_page
+from hpckit.report.text import SHOWN_WARNINGS, Page, render_results_page, render_spread_page
 from hpckit.values import dataclass, replace
 from hpckit.views.across_launches import (
     ChosenRuns,
@@ -154,6 +154,9 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         places = "; ".join(f"{launch} ({format_ranges(runs)})" for launch, runs in elsewhere.items())
         command = format_results_command([view.launch for view, _ in chosen], tuple(elsewhere), context)
         context.note(f"{count} of this sweep: {places}. All together: `{command}`")
+    stale = [(row.run, words) for row in results.rows if (words := row.describe_stale_metrics())]
+    for name, words in [] if arguments.json else stale[:SHOWN_WARNINGS]:
+        context.note(f"warning: {name}: {words}, so a last value may be older than the last step")
     tell_how_many_rows_are_left_out(answer.total, answer.shown, context)
     return 0
 
