@@ -42,8 +42,8 @@ class AllowedAge:
     now: bool = False
 
 
-JobReport = tuple[Mapping[str, Observation], datetime]
-"""Observations of jobs, and when squeue was asked (the earliest moment that counts)."""
+JobReport = tuple[Mapping[str, Observation], datetime | None]
+"""Observations of jobs, and when squeue was asked; None if it did not answer: they are the accounting's."""
 
 
 def observe_jobs_with_cache(
@@ -102,10 +102,7 @@ class _CachedSource:
     clock: Callable[[], datetime]
     wish: AllowedAge
     began: datetime
-    asked_at: datetime = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.asked_at = self.began
+    asked_at: datetime | None = field(default=None, init=False)
 
     def observe_queue(self, jobs: Sequence[str]) -> Iterable[Observation]:
         """Return what slurmctld reports for these jobs' arrays."""

@@ -62,11 +62,9 @@ def ask_scheduler(
             wish = cached_query.AllowedAge(least=least, not_before=not_before, now=freshness.now)
             heard = cached_query.observe_jobs_with_cache(jobs, programs, context.now, wish)
             if heard is not None:
-                seen, at = heard
-                return SchedulerReply(scheduler=Scheduler.answered, observations=seen, asked_at=at)
+                return _build_reply(*heard)
         now = context.now()
-        observations = query.observe_jobs(jobs, programs, now)
-        return SchedulerReply(scheduler=Scheduler.answered, observations=observations, asked_at=now)
+        return _build_reply(query.observe_jobs(jobs, programs, now), now)
 
     @cache
     def ask_config(oldest: timedelta) -> Mapping[str, str]:
@@ -88,6 +86,13 @@ def ask_scheduler(
     except SchedulerError as error:
         return (_build_unreachable_reply(error.message),) * len(questions)
     return tuple(own(cluster, some) for _, cluster, some in questions)
+
+
+def _build_reply(seen: Mapping[str, Observation], asked_at: datetime | None) -> SchedulerReply:
+    if asked_at is not None:
+        return SchedulerReply(scheduler=Scheduler.answered, observations=seen, asked_at=asked_at)
+    warning = "Slurm's controller does not answer; this is our own record, and what the accounting knows"
+    return SchedulerReply(scheduler=Scheduler.unreachable, observations=seen, warning=warning)
 
 
 def _build_unreachable_reply(why: str) -> SchedulerReply:

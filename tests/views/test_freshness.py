@@ -68,6 +68,24 @@ def test_status_sees_what_was_submitted_since(viewer: Viewer, calls: Callable[[]
     assert calls() == 2
 
 
+def test_status_warns_that_the_controller_is_away_and_shows_the_accounting(
+    viewer: Viewer, calls: Callable[[], int], tmp_path: Path
+) -> None:
+    """What only the accounting says is no answer of the queue: it has no age, and ends no run."""
+    assert calls() == 0
+    found = []
+    for accounted in ("", "5|RUNNING|n1|0:0"):
+        for name, text in (("squeue", "echo away >&2; exit 1"), ("sacct", f"echo '{accounted}'")):
+            (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+            (tmp_path / "bin" / name).chmod(0o755)
+        document = json.loads(viewer.watch("--fresh", "--json"))
+        assert (document["scheduler"], document["queue_age_s"]) == ("unreachable", None)
+        found += [(run["state"], run["slurm_state"]) for run in document["runs"]]
+        viewer.now += timedelta(minutes=10)
+    assert found == [("pending", None), ("running", "RUNNING")]
+    assert "warning: Slurm's controller does not answer" in viewer.desk.say("status", "--fresh").err
+
+
 def test_age_of_the_queue_has_to_be_a_number(viewer: Viewer) -> None:
     """A variable that cannot be meant is named; 0 asks every time."""
     viewer.desk.environ = {**viewer.desk.environ, "HPCKIT_QUEUE_AGE_S": "soon"}
