@@ -53,12 +53,11 @@ def launch(  # noqa: PLR0913  # the options of the verb
 ) -> Launch:
     """Start runs as `hpckit launch` does, and return a handle on them at once.
 
-    `words` are overrides in Hydra's grammar, as typed on the command line, or mappings of keys to
-    values: numbers, texts, paths, enumerations by their value, numpy's and lists of these; `settings`
-    are more of them: `cluster="lab"`. With `multirun` words with several values are a sweep. `points`
-    are the runs of a sweep, one mapping of keys to values each, of any number, without a file.
-    `command` is run in place of an entry point. The project is `cwd`, by default the current folder,
-    with its `conf/`.
+    `words` are overrides in Hydra's grammar, as typed on the command line, or mappings of keys to values:
+    numbers, texts, paths, enumerations by their value, numpy's and lists of these; `settings` are more of
+    them: `cluster="lab"`. With `multirun` words with several values are a sweep. `points` are the runs of a
+    sweep, one mapping of keys to values each, of any number, without a file. `command` is run in place of an
+    entry point. The project is `cwd`, by default the current folder, with its `conf/`.
 
     Runs that are known from earlier launches do not start again: the handle has them, too. The
     options `rerun`, `any_code`, `changed_code` and `auto_resume` are those of the command line, and
@@ -96,7 +95,6 @@ def launch(  # noqa: PLR0913  # the options of the verb
     )
     with pause_garbage_collector(freeze=False):
         planned = plan_launch(request, _list_typed_words(request, multirun=multirun), options, context)
-    launch_output.tell_which_runs_are_not_launched(planned.known, context, planned.whole.plan.cluster.kind)
     return _start(planned, context)
 
 
@@ -190,6 +188,7 @@ def _make_plain(value: Any, key: str) -> Any:
 
 def _start(planned: PlannedLaunch, context: Context) -> Launch:
     """Check and start what is left of a launch; the handle has its runs and known ones, as asked for."""
+    launch_output.tell_which_runs_are_not_launched(planned.known, context, planned.whole.plan.cluster.kind)
     explained = launch_output.explain_repeated_runs(planned.known)
     if explained is not None and not planned.options.changed_code:
         raise UsageError(f"{explained[0]}; nothing was written or submitted", hint=explained[1])

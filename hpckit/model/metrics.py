@@ -35,6 +35,9 @@ Step = int | float
 RowPlace = tuple[int, int]
 """Who wrote a row: the attempt, from 1, and the round, from 0."""
 
+DROPPING_ROWS, DROPPED_ROWS = "metrics are dropped for now", "rows of metrics were dropped"
+"""What a run warns of that cannot write its metrics: at the first row, and with their number at its end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRow:

@@ -36,18 +36,26 @@ def lock_launch_for_adding_jobs(
 
 
 @contextmanager
-def hold_lock_with_patience(lock: Path, what: str, context: Context, patience: timedelta) -> Iterator[None]:
-    """Hold a lock; wait up to `patience` for other processes, and raise HeldError after that."""
-    deadline = context.now() + patience
+def hold_lock_with_patience(
+    lock: Path, what: str, context: Context, patience: timedelta | None, *, passing: bool = False
+) -> Iterator[None]:
+    """Hold a lock; wait up to `patience` for other processes, and raise HeldError after that.
+
+    None: for as long as it takes, and whom it waits for is printed.
+    """
+    deadline, told = None if patience is None else context.now() + patience, False
     with ExitStack() as stack:
         while True:
-            final = context.now() >= deadline
+            final = deadline is not None and context.now() >= deadline
             try:
-                stack.enter_context(hold_lock(lock, at=context.now(), what=what))
+                stack.enter_context(hold_lock(lock, at=context.now(), what=what, passing=passing))
                 break
-            except HeldError:
+            except HeldError as error:
                 if final:
                     raise
+                if deadline is None and not told:
+                    context.note(f"{error.message}; waiting for it")
+                told = True
             # Supervisors of an array begin at the same moment: the waits differ so that they do not
             # collide.
             context.sleep(_LOOK_S + context.now().microsecond / 1e6)

@@ -16,7 +16,7 @@ from hpckit.model.finding import CheckReport, Finding
 from hpckit.model.launch import ClusterKind
 from hpckit.model.plan import JobSpec
 from hpckit.operations import local
-from hpckit.operations.add_job import lock_launch_for_adding_jobs
+from hpckit.operations.add_job import hold_lock_with_patience, lock_launch_for_adding_jobs
 from hpckit.operations.check import ModelDepth, check_launch
 from hpckit.operations.cluster_limits import ask_which_jobs_fit_queue
 from hpckit.operations.deduplicate import (
@@ -35,7 +35,6 @@ from hpckit.planning.jobs.service_jobs import SERVICE_HINT, build_auto_resume_jo
 from hpckit.record.freeze import remove_launch_folder
 from hpckit.record.launch_events import read_merged_events
 from hpckit.record.layout import LaunchPaths
-from hpckit.record.lock import hold_lock
 from hpckit.slurm.commands import SlurmCommands
 from hpckit.slurm.script import render_batch_script
 from hpckit.slurm.site_query import PATIENCE as LIMITS
@@ -46,7 +45,6 @@ _OTHERS = timedelta(minutes=2)
 """How long running supervisors may take to add their successors before a service job is queued."""
 _STARTING = timedelta(minutes=5)
 """How long a launch waits for another one of the same runs that is being submitted."""
-_LOOK_S = 0.2
 
 
 class RunsStartedMeanwhileError(UsageError):
@@ -148,30 +146,24 @@ def start_planned_launch(left: Prepared, planned: PlannedLaunch, context: Contex
         _dry_run_auto_resume_job(left, context)
     with contextlib.ExitStack() as stack:
         if not options.rerun:
-            stack.enter_context(_exclude_launches_of_same_runs(planned, context))
-            _refuse_runs_started_meanwhile(planned, context)
+            lock = _build_lock_path(planned.whole)
+            stack.enter_context(_exclude_launches_of_same_runs(lock, context))
+            _refuse_runs_started_meanwhile(planned, lock, context)
         return start_launch(left, context, known=planned.known, auto_resume=options.auto_resume)
 
 
 @contextlib.contextmanager
-def _exclude_launches_of_same_runs(planned: PlannedLaunch, context: Context) -> Iterator[None]:
+def _exclude_launches_of_same_runs(lock: Path, context: Context) -> Iterator[None]:
     """Hold the lock of these very runs until they are submitted: then others find them."""
-    lock = _build_lock_path(planned.whole)
-    outputs = lock.parent
-    missing = [folder for folder in (outputs, *outputs.parents) if not folder.exists()]
-    deadline = context.now() + _STARTING
+    missing = [folder for folder in lock.parents if not folder.exists()]
+    held = hold_lock_with_patience(lock, "is starting the same runs", context, _STARTING, passing=True)
     with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                held = hold_lock(lock, at=context.now(), what="starting the same runs", passing=True)
-                stack.enter_context(held)
-                break
-            except HeldError:
-                if context.now() >= deadline:
-                    raise
-                context.sleep(_LOOK_S)
-            except UsageError:  # cannot be written: what writes the launch there says so better
-                break
+        try:
+            stack.enter_context(held)
+        except HeldError:
+            raise
+        except UsageError:
+            pass  # it cannot be written: what writes the launch there says so better
         try:
             yield
         finally:
@@ -181,10 +173,10 @@ def _exclude_launches_of_same_runs(planned: PlannedLaunch, context: Context) -> 
                     folder.rmdir()
 
 
-def _refuse_runs_started_meanwhile(planned: PlannedLaunch, context: Context) -> None:
+def _refuse_runs_started_meanwhile(planned: PlannedLaunch, lock: Path, context: Context) -> None:
     whole = planned.whole
     others = _list_launch_names(whole) - planned.others
-    if _build_lock_path(whole).name not in planned.others and all(name.startswith(".") for name in others):
+    if lock.name not in planned.others and all(name.startswith(".") for name in others):
         return
     known = find_already_launched_runs(whole, context, any_code=planned.options.any_code)
     now, then = (

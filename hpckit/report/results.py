@@ -11,6 +11,7 @@ from typing import Any
 from hpckit.model.counted import format_step_of_total
 from hpckit.model.goodput import Goodput, TimeParts
 from hpckit.model.ids import split_run_id
+from hpckit.model.metrics import DROPPED_ROWS, DROPPING_ROWS
 from hpckit.model.moment import format_slurm_duration
 from hpckit.model.plain import attributes_to_json
 from hpckit.model.states import RunState
@@ -60,7 +61,8 @@ class ResultRow:
 
     def describe_stale_metrics(self) -> str:
         """Return what the run last warned of rows of metrics that it could not write; empty if it did not."""
-        return next((text for text in reversed(self.warnings) if "metrics" in text and "dropped" in text), "")
+        stale = (text for text in reversed(self.warnings) if DROPPED_ROWS in text or DROPPING_ROWS in text)
+        return next(stale, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,8 @@ class FrozenScriptExecutor(SlurmExecutor):
         try:
             job = self._get_job_id_from_submission_command(submit())
         except FailedJobError as error:
-            raise FailedJobError(self._errors.read_text(errors="replace").strip()) from error.__cause__
+            said = self._errors.read_text(errors="replace").strip() if self._errors.exists() else str(error)
+            raise FailedJobError(said) from error.__cause__
         return self.job_class(folder=self.folder, job_id=job, tasks=[0])
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from hpckit.context import Context
-from hpckit.errors import HeldError, RunError, SchedulerError, UsageError
+from hpckit.errors import RunError, SchedulerError, UsageError
 from hpckit.features.containers.digests import name_platform
 from hpckit.features.containers.images import PulledImage, check_trusted_file, list_images
 from hpckit.features.containers.registry import HUB, ImageReference, resolve_digest
@@ -27,7 +27,7 @@ from hpckit.model.failure import SHELL_SIGNAL
 from hpckit.model.launch import LaunchConfig
 from hpckit.model.node_setup import ContainerRuntime
 from hpckit.model.plain import to_plain
-from hpckit.record.lock import hold_lock
+from hpckit.operations.add_job import hold_lock_with_patience
 from hpckit.record.remove import remove_tree
 from hpckit.record.store import PRIVATE_FILE, make_private_folder, write_json
 from hpckit.runtime.checkpoint.manifest import sync_folder
@@ -39,7 +39,7 @@ _BOUNDED = "-mem 1G -processors 4"
 """For mksquashfs, which otherwise takes all cores and a quarter of the memory of a login node."""
 _ON_NODE = 'uname -m >"$1"; exec >"$1.out" 2>&1; shift; exec env "$@"'
 _JOB_MIN, _PATIENCE = 120, timedelta(days=2)
-_LOOK_S, _LEAVE_S = 1.0, 5.0
+_LEAVE_S = 5.0
 _SHOWN_LINES, _SHOWN_DIGEST = 6, len("sha256:") + 16
 
 
@@ -116,7 +116,9 @@ def pull_image(order: PullOrder, context: Context) -> tuple[PulledImage, bool]:
     key = f".{reference.slugify()}.{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     lock = folder / f"{key}.lock-{os.getuid()}"
     with _leave_on_signals(), ExitStack() as held:
-        _wait_for_lock(held, lock, f"is pulling {reference}", context)
+        held.enter_context(
+            hold_lock_with_patience(lock, f"is pulling {reference}", context, patience=None, passing=True)
+        )
         if (known := _find_pulled(order, digest)) is not None:
             return known, False
         _remove_partial(folder, key)  # of pulls that were killed
@@ -158,18 +160,6 @@ def _leave_on_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _wait_for_lock(held: ExitStack, path: Path, what: str, context: Context) -> None:
-    told = False
-    while True:
-        try:
-            return held.enter_context(hold_lock(path, at=context.now(), what=what, passing=True))
-        except HeldError as error:
-            if not told:
-                context.note(f"{error.message}; waiting for it")
-            told = True
-            context.sleep(_LOOK_S)
 
 
 def _remove_partial(folder: Path, key: str) -> None:

@@ -16,7 +16,7 @@ from hpckit.errors import NonFiniteLossError
 from hpckit.model import messages
 from hpckit.model.failure import ExitReason, ExitStatement, StateKept
 from hpckit.model.messages import Reported
-from hpckit.model.metrics import metric_value_to_number
+from hpckit.model.metrics import DROPPED_ROWS, DROPPING_ROWS, metric_value_to_number
 from hpckit.model.plain import LARGEST, finite_float_or_none, is_within_limit
 from hpckit.record.layout import AttemptPaths
 from hpckit.record.metrics.log import OWN_KEYS, MetricsLog
@@ -75,7 +75,7 @@ class LoggedMetrics:
         except OSError as error:
             self.dropped += 1
             if self.dropped == 1:
-                self.warn(f"metrics are dropped for now: {error}")
+                self.warn(f"{DROPPING_ROWS}: {error}")
 
     def refuse_non_finite_losses(self, loss: object, step: int | None) -> None:
         """Take the loss of a step; a text may be one that is not finite, others are words.
@@ -161,7 +161,7 @@ class LiveRun(ParallelRun):
 
     def _send_exit_statement(self, farewell: ExitStatement) -> None:
         if self._metrics.dropped:
-            self._warn_once(f"{self._metrics.dropped} rows of metrics were dropped")
+            self._warn_once(f"{self._metrics.dropped} {DROPPED_ROWS}")
         self._farewell = farewell
         if self._link is not None:
             self._link.note_exit_statement(farewell)

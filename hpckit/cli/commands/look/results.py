@@ -36,6 +36,7 @@ from hpckit.report.escape import escape_name, escape_table_cell, guard_csv_cell_
 from hpckit.report.machine import results_to_json, spread_to_json
 from hpckit.report.results import (
     ACCOUNT_COLUMNS,
+    ResultRow,
     Results,
     list_column_names,
     list_goodput_values,
@@ -154,11 +155,16 @@ def run(arguments: argparse.Namespace, context: Context) -> int:
         places = "; ".join(f"{launch} ({format_ranges(runs)})" for launch, runs in elsewhere.items())
         command = format_results_command([view.launch for view, _ in chosen], tuple(elsewhere), context)
         context.note(f"{count} of this sweep: {places}. All together: `{command}`")
-    stale = [(row.run, words) for row in results.rows if (words := row.describe_stale_metrics())]
-    for name, words in [] if arguments.json else stale[:SHOWN_WARNINGS]:
-        context.note(f"warning: {name}: {words}, so a last value may be older than the last step")
+    if not arguments.json:
+        _warn_of_stale_metrics(results.rows, context)
     tell_how_many_rows_are_left_out(answer.total, answer.shown, context)
     return 0
+
+
+def _warn_of_stale_metrics(rows: Sequence[ResultRow], context: Context) -> None:
+    stale = [(row.run, words) for row in rows if (words := row.describe_stale_metrics())]
+    for name, words in stale[:SHOWN_WARNINGS]:
+        context.note(f"warning: {name}: {words}, so a last value may be older than the last step")
 
 
 def _tell_how_to_log_missing_metrics(chosen: Sequence[ChosenRuns], context: Context) -> None:
